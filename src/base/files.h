@@ -1,7 +1,7 @@
 // Files: reading whole files, memory maps, durable writes, checksums.
 //
-// Every function throws Error(ExitCode::data) with the path and the system's reason.  Durable writes follow one
-// protocol: write, fsync, close, rename, fsync of the folder; a reader sees the old file or the new one.
+// Every function throws Error(ExitCode::data) with the path and the system's reason.  Durable writes follow
+// one protocol: write, fsync, close, rename, fsync of the folder; a reader sees the old file or the new one.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace hearth {
 
 namespace fs = std::filesystem;
 
-// A read-only memory map of a whole file.  Movable; unmapped in the destructor.  An empty file gives an empty span.
+// A read-only memory map of a whole file.  Movable; unmapped in the destructor.  An empty file gives an empty
+// span.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -34,8 +35,8 @@ class MappedFile {
   fs::path path_;
 };
 
-// A file being written: buffers nothing, counts bytes and the CRC32C as it goes.  Not closed by finish() means
-// incomplete: the destructor closes and deletes it.
+// A file being written: buffers nothing, counts bytes and the CRC32C as it goes.  Not closed by finish()
+// means incomplete: the destructor closes and deletes it.
 class FileWriter {
  public:
   // Creates or truncates the file.

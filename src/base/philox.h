@@ -2,8 +2,8 @@
 // (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
 // A random number in Hearth is a pure function of what it is for: (seed, domain, stream) give the key and the
-// global index of the element gives the counter.  No generator has state, so no layout, thread count, resume or
-// recomputation can change a draw.
+// global index of the element gives the counter.  No generator has state, so no layout, thread count, resume
+// or recomputation can change a draw.
 #pragma once
 
 #include <array>
@@ -50,8 +50,8 @@ inline PhiloxKey random_key(uint64_t seed, RandomDomain domain, uint64_t stream)
   return {static_cast<uint32_t>(k), static_cast<uint32_t>(k >> 32)};
 }
 
-// The four numbers of block `block` (elements 4*block .. 4*block+3) of instance `instance` (a sample index for
-// dropout, 0 for init).
+// The four numbers of block `block` (elements 4*block .. 4*block+3) of instance `instance` (a sample index
+// for dropout, 0 for init).
 inline PhiloxBlock random_block(PhiloxKey key, uint64_t block, uint64_t instance = 0) {
   return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                  static_cast<uint32_t>(instance), static_cast<uint32_t>(instance >> 32)},

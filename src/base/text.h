@@ -18,11 +18,12 @@ std::string human_seconds(double seconds);
 std::string nine_digits(double value);
 // Quotes for an error message: control characters and invalid UTF-8 become \xNN, long text is cut with "...".
 std::string quoted(std::string_view raw, size_t longest = 60);
-// The candidate with the smallest edit distance to `name`, or "" when none is close (more than a third wrong).
+// The candidate with the smallest edit distance to `name`, or "" when none is close (more than a third
+// wrong).
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
-// Length in bytes of the longest prefix of `bytes` that ends on a UTF-8 character boundary (an incomplete last
-// character is left out; invalid bytes count as complete).
+// Length in bytes of the longest prefix of `bytes` that ends on a UTF-8 character boundary (an incomplete
+// last character is left out; invalid bytes count as complete).
 size_t complete_utf8_prefix(std::string_view bytes);
 
 }  // namespace hearth

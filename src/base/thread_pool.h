@@ -1,8 +1,9 @@
 // A pool of worker threads for the CPU backend.
 //
 // Work is a fixed list of tasks; which thread runs which task never changes a result, so every operation that
-// writes one task's output from one task's input is independent of the thread count.  Workers spin briefly and
-// then sleep, so that an idle pool costs nothing and busy neighbours are not starved (an OpenMP runtime spins).
+// writes one task's output from one task's input is independent of the thread count.  Workers spin briefly
+// and then sleep, so that an idle pool costs nothing and busy neighbours are not starved (an OpenMP runtime
+// spins).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ class ThreadPool {
 
   int threads() const;
 
-  // Runs task(i) for i in [0, count), on all threads, and returns when all are done.  The first exception thrown
-  // by a task is rethrown here.  Not reentrant: a task must not call run().
+  // Runs task(i) for i in [0, count), on all threads, and returns when all are done.  The first exception
+  // thrown by a task is rethrown here.  Not reentrant: a task must not call run().
   void run(int64_t count, const std::function<void(int64_t task)>& task);
 
  private:

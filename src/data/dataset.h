@@ -1,7 +1,8 @@
 // Datasets: tokens in memory or in memory-mapped shards, seen as one long sequence of samples.
 //
 // A sample is `context` inputs and the `context` targets one token later.  Sample windows do not cross shard
-// borders: shard s of n tokens holds (n - 1) / context samples, window i starting at token i * context + phase.
+// borders: shard s of n tokens holds (n - 1) / context samples, window i starting at token i * context +
+// phase.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ class TokenShard {
   virtual std::string name() const = 0;
 };
 
-// Opens a token file by content: llm.c shards (magic 20240520 uint16, 20240801 uint32) or headerless little-endian
-// uint16 (nanoGPT's .bin).  Other known formats and odd sizes are refused by name.
+// Opens a token file by content: llm.c shards (magic 20240520 uint16, 20240801 uint32) or headerless
+// little-endian uint16 (nanoGPT's .bin).  Other known formats and odd sizes are refused by name.
 std::unique_ptr<TokenShard> open_token_file(const fs::path& path, int64_t vocab);
 // Tokens held in memory.
 std::unique_ptr<TokenShard> memory_shard(std::vector<int32_t> tokens, std::string name);
@@ -54,18 +55,19 @@ class Dataset {
 
 // What `[data]` of a config asks for.
 struct DataConfig {
-  std::string train;         // shards, globs, or plain text files, separated by commas
-  std::string val;           // the same; empty: the last val_fraction of train
+  std::string train;  // shards, globs, or plain text files, separated by commas
+  std::string val;    // the same; empty: the last val_fraction of train
   double val_fraction = 0.1;
-  std::string tokenizer = "auto";  // auto | byte | char | gpt2 | a tokenizer file; auto: tokenizer.json beside the shards
+  std::string tokenizer =
+      "auto";  // auto | byte | char | gpt2 | a tokenizer file; auto: tokenizer.json beside the shards
 };
 
 struct Corpus {
   Dataset train;
   Dataset val;
   std::shared_ptr<const Tokenizer> tokenizer;  // null when only token shards without a tokenizer are known
-  int64_t vocab;                               // the tokenizer's, or 0 when unknown (then the config must say)
-  std::string description;                     // one line for the start-up report
+  int64_t vocab;            // the tokenizer's, or 0 when unknown (then the config must say)
+  std::string description;  // one line for the start-up report
 };
 
 // Opens or tokenises everything that `config` names.  `vocab` is model.vocab or 0 when it is to be inferred.

@@ -1,7 +1,8 @@
 // The loader: sample k of the run is a pure function of (seed, k).
 //
-// Epoch e visits the samples in the order of a keyed permutation (a Feistel network with cycle walking), so there
-// is no index file and resuming needs only `consumed_samples`.  Batches are prepared by a thread of its own.
+// Epoch e visits the samples in the order of a keyed permutation (a Feistel network with cycle walking), so
+// there is no index file and resuming needs only `consumed_samples`.  Batches are prepared by a thread of its
+// own.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class Permutation {
 
 // One microbatch in host memory, [rows, context] row-major.
 struct HostBatch {
-  int64_t first_sample = 0;      // the run's index of row 0; row r is sample first_sample + r
+  int64_t first_sample = 0;  // the run's index of row 0; row r is sample first_sample + r
   int64_t rows = 0;
   std::vector<int32_t> tokens;   // inputs
   std::vector<int32_t> targets;  // -1 = not predicted

@@ -1,8 +1,8 @@
 // Tokenizers: text to token ids and back.
 //
-// Three kinds: "byte" (256 ids), "char" (the sorted set of Unicode characters of a corpus, as nanoGPT's character
-// level), "gpt2" (byte-level BPE, 50257 ids).  A tokenizer is saved beside the shards it made and inside every
-// checkpoint as one JSON document, so that generation never depends on outside files.
+// Three kinds: "byte" (256 ids), "char" (the sorted set of Unicode characters of a corpus, as nanoGPT's
+// character level), "gpt2" (byte-level BPE, 50257 ids).  A tokenizer is saved beside the shards it made and
+// inside every checkpoint as one JSON document, so that generation never depends on outside files.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,8 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const fs::path& merges_file);
 
 // From to_json().  `where` names the source in errors.
 std::unique_ptr<Tokenizer> load_tokenizer(std::string_view json, const std::string& where);
-// From a saved tokenizer.json, an OpenAI merges file, or an llm.c gpt2_tokenizer.bin (magic 20240328), by content.
+// From a saved tokenizer.json, an OpenAI merges file, or an llm.c gpt2_tokenizer.bin (magic 20240328), by
+// content.
 std::unique_ptr<Tokenizer> load_tokenizer_file(const fs::path& path);
 
 }  // namespace hearth

@@ -1,0 +1,101 @@
+// Device: where tensors live and operations run.
+//
+// Three kinds: "reference" (plain loops, slow, the oracle of every test), "cpu" (fast) and "cuda".  Work is
+// ordered by streams; a host device runs everything at once, so its streams and events do nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace hearth {
+
+class Ops;
+
+// Operations run on `compute`; collectives on `communication`; host copies of the next batch on `copy`.
+enum class Stream : uint8_t { compute, communication, copy };
+
+// A point in a stream.
+struct Event {
+  uint64_t id = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string kind() const = 0;         // "reference" | "cpu" | "cuda"
+  virtual std::string description() const = 0;  // "cpu, 2 threads, AVX-512 with bf16"
+  virtual Ops& ops() = 0;
+  // Whether tensors of this device can be read and written by the host directly.
+  virtual bool host_memory() const = 0;
+  // Whether the device can compute in this precision; if not, why.
+  virtual std::optional<std::string> unsupported(Precision precision) const = 0;
+
+  // Uninitialised memory, 2 MiB aligned.  Throws Error(device) saying how much was asked for and is free.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* address, size_t bytes) noexcept = 0;
+
+  // Ordered on the compute stream.  `host` must stay valid until synchronize() for copy_in.
+  virtual void copy_in(const Tensor& to, const void* host) = 0;
+  // Returns when `host` holds the values.
+  virtual void copy_out(void* host, const Tensor& from) = 0;
+  // Waits for all streams.
+  virtual void synchronize() {}
+
+  virtual Event record(Stream) { return {}; }
+  // Work given to `stream` after this call starts after the event.
+  virtual void wait(Stream, Event) {}
+
+  // Dense peak of the datasheet in FLOP/s for the MFU column; unknown for CPUs.
+  virtual std::optional<double> peak_flops(Precision) const { return std::nullopt; }
+  virtual std::optional<uint64_t> free_bytes() const { return std::nullopt; }
+};
+
+// Owns a piece of device memory.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device& device, size_t bytes)
+      : device_(&device), data_(bytes ? device.allocate(bytes) : nullptr), bytes_(bytes) {}
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Buffer() {
+    if (data_) device_->release(data_, bytes_);
+  }
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// What `[device]` of a config asks for.
+struct DeviceConfig {
+  std::string kind = "auto";    // auto | cuda | cpu | reference
+  std::string gemm = "native";  // the CUDA GEMM engine: native | cublaslt
+  int threads = 0;              // CPU threads; 0 = all cores this process may use
+};
+
+std::unique_ptr<Device> make_reference_device();
+std::unique_ptr<Device> make_cpu_device(int threads);
+// The device that `config` names.  auto takes a usable GPU, else the CPU.  Throws Error(usage) for an unknown
+// kind and Error(device) when a GPU is asked for and none can be used.
+std::unique_ptr<Device> make_device(const DeviceConfig& config);
+
+}  // namespace hearth
