@@ -1,0 +1,105 @@
+// The ParamSpec table: every parameter of a GPT, described once.
+//
+// Allocation, initialisation, gradient reduction, the norm, AdamW, checkpoints and counting all walk this
+// table; there is no second place that knows the parameters.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/device.h"
+#include "device/ops.h"
+#include "model/config.h"
+#include "tensor/arena.h"
+
+namespace hearth {
+
+enum class Init : uint8_t { zeros, ones, normal };
+
+struct ParamSpec {
+  std::string name;    // "h.3.attn.q.weight"
+  Shape shape;         // of the whole model, padded vocabulary included
+  uint64_t id = 0;     // stream of the initialisation: the place in the whole model's table
+  int64_t layer = -1;  // block it belongs to; -1: before the blocks, layers: after them
+  int shard_dim = -1;  // dimension split over the tensor-parallel axis; -1: every rank holds a copy
+  bool partial_under_sequence =
+      false;               // replicated, but its gradient is a partial sum under sequence parallelism
+  bool tied_head = false;  // also used by the last stage as the LM head
+  bool fused_with_previous = false;  // lies directly behind the previous parameter in memory (q | k | v)
+  Init init = Init::zeros;
+  double init_std = 0.0;
+  int64_t init_rows = -1;  // rows from here on are padding: zero, and stay zero; -1 = none
+  bool decay = false;      // weight decay: matrices and embeddings, not biases and norms
+  std::string hf_name;     // name in a Hugging Face GPT-2 file
+  bool hf_transpose = false;
+  int hf_part = -1;  // third of the fused c_attn tensor; -1 = the whole tensor
+};
+
+// The table of the whole model, in storage order.
+std::vector<ParamSpec> parameter_table(const ModelConfig& model);
+// Trainable parameters, padding not counted, tied weights once.
+int64_t parameter_count(const ModelConfig& model);
+
+// One parameter of this process.  In fp32 and fp64 `master` is the same memory as `weight`.
+struct Parameter {
+  ParamSpec spec;
+  Tensor weight;   // compute type
+  Tensor grad;     // master type; accumulated into
+  Tensor master;   // master type
+  Tensor moment1;  // master type
+  Tensor moment2;  // master type
+};
+
+// Memory by class, for the plan and the start-up report.  Bytes.
+struct MemoryPlan {
+  uint64_t weights = 0;  // compute weights
+  uint64_t gradients = 0;
+  uint64_t optimizer = 0;    // master weights (when separate) and the two moments
+  uint64_t activations = 0;  // slots of the microbatches in flight
+  uint64_t scratch = 0;      // gradients of activations, logits chunk
+  uint64_t total() const { return weights + gradients + optimizer + activations + scratch; }
+};
+
+// The parameters that one process holds: owns their memory.
+class ParameterSet {
+ public:
+  enum class Purpose : uint8_t { training, inference };  // inference has neither gradients nor moments
+
+  ParameterSet(Device& device, std::vector<ParamSpec> specs, Precision precision, Purpose purpose);
+
+  // Bytes that the constructor would allocate.
+  static MemoryPlan plan(const std::vector<ParamSpec>& specs, Precision precision, Purpose purpose);
+
+  std::vector<Parameter>& all() { return parameters_; }
+  const std::vector<Parameter>& all() const { return parameters_; }
+  // By name; a programming error when there is none.
+  const Parameter& at(std::string_view name) const;
+  // By name, or null (biases of a model without).
+  const Parameter* find(std::string_view name) const;
+
+  // Writes initial values as functions of (seed, tensor id, global index); moments and gradients become zero.
+  void initialize(uint64_t seed);
+  // Sets the compute weights from the masters (after loading a checkpoint).
+  void round_masters();
+  // One segment per parameter, for Ops::adamw.
+  const std::vector<AdamWSegment>& segments() const { return segments_; }
+  // total[0] += the sum of squares of every gradient, in table order.
+  void gradient_sum_of_squares(const Tensor& total) const;
+  void clear_gradients();
+
+ private:
+  void carve(Carver& weights, Carver& gradients, Carver& optimizer);
+
+  Device& device_;
+  Precision precision_;
+  Purpose purpose_;
+  std::vector<Parameter> parameters_;
+  std::map<std::string, size_t, std::less<>> index_;
+  std::vector<AdamWSegment> segments_;
+  Buffer weights_, gradients_, optimizer_;
+};
+
+}  // namespace hearth

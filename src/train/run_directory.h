@@ -1,0 +1,40 @@
+// The run directory: config.toml, log.txt, metrics.jsonl, TensorBoard events, checkpoints/, and a lock.
+//
+// Nothing is created before the whole configuration, the data and the device have been checked, so that a
+// refused run leaves no trace.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/files.h"
+
+namespace hearth {
+
+class RunDirectory {
+ public:
+  // Creates the directory (parents too) and takes its lock.  A lock held by a living process is an
+  // Error(usage) naming its pid and host; a stale lock of this host is taken over.
+  explicit RunDirectory(const fs::path& path);
+  ~RunDirectory();
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  const fs::path& path() const { return path_; }
+  fs::path checkpoints() const { return path_ / "checkpoints"; }
+  fs::path metrics() const { return path_ / "metrics.jsonl"; }
+  fs::path log() const { return path_ / "log.txt"; }
+  fs::path config() const { return path_ / "config.toml"; }
+
+  // Whether the directory at `path` holds a run already (a metrics file or a checkpoint).
+  static bool used(const fs::path& path);
+  // Checks, without creating anything that stays, that the directory could be created and written:
+  // Error(usage).
+  static void check_writable(const fs::path& path);
+
+ private:
+  fs::path path_;
+  int lock_fd_ = -1;
+};
+
+}  // namespace hearth
