@@ -91,7 +91,11 @@ class ParameterSet {
   void clear_gradients();
 
  private:
-  void carve(Carver& weights, Carver& gradients, Carver& optimizer);
+  struct Regions {
+    Carver weights, gradients, optimizer;
+  };
+  static void carve(std::vector<Parameter>& parameters, Precision precision, Purpose purpose,
+                    Regions& regions);
 
   Device& device_;
   Precision precision_;

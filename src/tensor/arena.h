@@ -27,8 +27,14 @@ class Carver {
   // A contiguous tensor.  While measuring, its address is not null (so that it counts as present) and must
   // not be used.
   Tensor take(DType dtype, const Shape& shape) {
+    offset_ = (offset_ + alignment - 1) / alignment * alignment;
+    return take_adjacent(dtype, shape);
+  }
+
+  // The same, directly behind the previous piece: both together are one fused tensor.
+  Tensor take_adjacent(DType dtype, const Shape& shape) {
     const size_t bytes = static_cast<size_t>(shape.elements() * size_of(dtype));
-    const size_t begin = (offset_ + alignment - 1) / alignment * alignment;
+    const size_t begin = offset_;
     check(measuring() || begin + bytes <= size_, "the plan was too small: ", begin + bytes, " > ", size_);
     offset_ = begin + bytes;
     std::byte* address = measuring() ? reinterpret_cast<std::byte*>(alignment) : base_ + begin;

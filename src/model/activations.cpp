@@ -1,0 +1,133 @@
+#include "model/activations.h"
+
+#include <algorithm>
+
+namespace hearth {
+
+namespace {
+
+// Takes the tensors of blocks, each from the slot's region or from the shared one.
+class LayerCarver {
+ public:
+  LayerCarver(const ModelConfig& model, const StageOptions& options)
+      : model_(model),
+        c_(compute_dtype(options.precision)),
+        m_(master_dtype(options.precision)),
+        n_(options.tokens()) {}
+
+  Tensor compute(Carver& region, int64_t width) const { return region.take(c_, {n_, width}); }
+  Tensor statistics(Carver& region, int64_t width = 1) const { return region.take(m_, {n_ * width}); }
+
+  // A full set of one block.
+  LayerActivations whole(Carver& region) const {
+    LayerActivations a;
+    a.residual = compute(region, model_.channels);
+    normed(region, a);
+    a.gelu = compute(region, model_.ffn_width());
+    inner(region, a);
+    return a;
+  }
+
+  // The tensors that backward cannot make again from others with element-wise operations.
+  void inner(Carver& region, LayerActivations& a) const {
+    a.mean1 = statistics(region);
+    a.rstd1 = statistics(region);
+    a.qkv = compute(region, model_.qkv_width());
+    a.lse = statistics(region, model_.heads);
+    a.attention = compute(region, model_.channels);
+    a.residual_mid = compute(region, model_.channels);
+    a.mean2 = statistics(region);
+    a.rstd2 = statistics(region);
+    a.pre = compute(region, model_.ffn_width());
+  }
+
+ private:
+  void normed(Carver& region, LayerActivations& a) const {
+    a.normed1 = compute(region, model_.channels);
+    a.normed2 = compute(region, model_.channels);
+  }
+
+  const ModelConfig& model_;
+  DType c_, m_;
+  int64_t n_;
+};
+
+Slot carve_slot(const ModelConfig& model, const StageOptions& options, const LayerActivations& shared,
+                Carver& region) {
+  const LayerCarver carver(model, options);
+  const int64_t n = options.tokens();
+  Slot slot;
+  slot.tokens = region.take(DType::i32, {n});
+  slot.targets = region.take(DType::i32, {n});
+  slot.positions = region.take(DType::i32, {n});
+  for (int64_t l = 0; l < options.layers; ++l) {
+    LayerActivations a = shared;
+    if (options.training && options.recompute == Recompute::none) {
+      a = carver.whole(region);
+    } else if (options.training) {
+      a.residual = carver.compute(region, model.channels);
+      if (options.recompute == Recompute::selective) carver.inner(region, a);
+    }
+    slot.layers.push_back(a);
+  }
+  slot.residual_final = carver.compute(region, model.channels);
+  slot.mean_final = carver.statistics(region);
+  slot.rstd_final = carver.statistics(region);
+  if (options.training) slot.d_normed_final = carver.compute(region, model.channels);
+  return slot;
+}
+
+// The one set of block tensors that slots share where the policy does not keep them.
+LayerActivations carve_shared(const ModelConfig& model, const StageOptions& options, Carver& scratch) {
+  const bool everything_kept = options.training && options.recompute == Recompute::none;
+  return everything_kept ? LayerActivations{} : LayerCarver(model, options).whole(scratch);
+}
+
+Workspace carve_workspace(const ModelConfig& model, const StageOptions& options, Carver& scratch) {
+  const LayerCarver carver(model, options);
+  const DType c = compute_dtype(options.precision);
+  const DType m = master_dtype(options.precision);
+  Workspace w;
+  w.branch = carver.compute(scratch, model.channels);
+  w.normed_final = carver.compute(scratch, model.channels);
+  const int64_t chunk = loss_chunk(model, options);
+  w.logits = scratch.take(c, {chunk, model.padded_vocab()});
+  w.stats = scratch.take(m, {3, chunk});
+  w.global_max = scratch.take(m, {chunk});
+  w.losses = scratch.take(m, {chunk});
+  if (!options.training) return w;
+  w.d_residual = carver.compute(scratch, model.channels);
+  w.d_branch = model.dropout > 0 ? carver.compute(scratch, model.channels) : w.d_residual;
+  w.d_attention = carver.compute(scratch, model.channels);
+  w.d_qkv = carver.compute(scratch, model.qkv_width());
+  w.d_pre = carver.compute(scratch, model.ffn_width());
+  w.delta = carver.statistics(scratch, model.heads);
+  return w;
+}
+
+}  // namespace
+
+int64_t loss_chunk(const ModelConfig& model, const StageOptions& options) {
+  const int64_t row = model.padded_vocab() * size_of(compute_dtype(options.precision));
+  const int64_t fitting = static_cast<int64_t>(options.logits_bytes) / row;
+  return std::clamp<int64_t>(fitting, 1, options.tokens());
+}
+
+StageMemory carve_stage(const ModelConfig& model, const StageOptions& options, Carver& activations,
+                        Carver& scratch) {
+  StageMemory memory;
+  memory.work = carve_workspace(model, options, scratch);
+  const LayerActivations shared = carve_shared(model, options, scratch);
+  for (int s = 0; s < options.slots; ++s)
+    memory.slots.push_back(carve_slot(model, options, shared, activations));
+  return memory;
+}
+
+void plan_stage(const ModelConfig& model, const StageOptions& options, MemoryPlan& plan) {
+  Carver activations, scratch;
+  carve_stage(model, options, activations, scratch);
+  plan.activations += activations.used();
+  plan.scratch += scratch.used();
+}
+
+}  // namespace hearth

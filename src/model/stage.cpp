@@ -1,0 +1,354 @@
+#include "model/stage.h"
+
+namespace hearth {
+
+namespace {
+
+// The q, k and v heads of a fused activation (or gradient) [N, (H + 2 Hkv) D].
+struct Heads {
+  Tensor q, k, v;
+};
+
+Heads split_heads(const Tensor& qkv, const ModelConfig& model, int64_t batch) {
+  const int64_t d = model.head_size();
+  const int64_t heads = model.heads;
+  const int64_t kv_heads = model.key_value_heads();
+  return {qkv.heads(batch, 0, heads, d), qkv.heads(batch, heads * d, kv_heads, d),
+          qkv.heads(batch, (heads + kv_heads) * d, kv_heads, d)};
+}
+
+int64_t tokens_of(const Microbatch& batch) {
+  return batch.rows * batch.time;
+}
+
+}  // namespace
+
+Stage::Stage(const ModelConfig& model, const StageOptions& options, Device& device, ParameterSet& parameters,
+             Communicator& tensor_group)
+    : model_(model), options_(options), device_(device), ops_(device.ops()), tp_(tensor_group) {
+  Carver activations, scratch;
+  carve_stage(model, options, activations, scratch);
+  activation_buffer_ = Buffer(device, activations.used());
+  scratch_buffer_ = Buffer(device, scratch.used());
+  activations = Carver(activation_buffer_.data(), activation_buffer_.bytes());
+  scratch = Carver(scratch_buffer_.data(), scratch_buffer_.bytes());
+  memory_ = carve_stage(model, options, activations, scratch);
+
+  loss_buffer_ = Buffer(device, sizeof(double));
+  loss_total_ = Tensor(loss_buffer_.data(), DType::f64, {1});
+  clear_loss();
+
+  for (int64_t l = 0; l < options.layers; ++l)
+    blocks_.push_back(block_weights(parameters, model, options.first_layer + l));
+  token_embedding_ = affine(parameters, "wte");
+  position_embedding_ = affine(parameters, "wpe");
+  final_norm_ = affine(parameters, "ln_f");
+  head_ = affine(parameters, model.tied ? "wte" : "lm_head");
+}
+
+void Stage::clear_loss() {
+  ops_.fill_zero(loss_total_);
+}
+
+void Stage::set_input(int slot, const Microbatch& batch, std::span<const int32_t> tokens,
+                      std::span<const int32_t> targets) {
+  const int64_t n = tokens_of(batch);
+  check(batch.rows <= options_.rows && batch.time <= options_.time, "microbatch of ", batch.rows, " x ",
+        batch.time, " in a stage for ", options_.rows, " x ", options_.time);
+  check(static_cast<int64_t>(tokens.size()) == n, "got ", tokens.size(), " tokens for ", n, " places");
+  const Slot& s = memory_.slots[slot];
+  host_positions_.resize(static_cast<size_t>(n));
+  for (int64_t r = 0; r < n; ++r)
+    host_positions_[r] = static_cast<int32_t>(r % batch.time);
+  device_.copy_in(s.tokens.rows(0, n), tokens.data());
+  device_.copy_in(s.positions.rows(0, n), host_positions_.data());
+  if (!targets.empty()) device_.copy_in(s.targets.rows(0, n), targets.data());
+  device_.synchronize();
+}
+
+// ---- views
+// ----------------------------------------------------------------------------------------------------
+
+LayerActivations Stage::view(const LayerActivations& a, const Microbatch& batch) const {
+  const int64_t n = tokens_of(batch);
+  LayerActivations v = a;
+  for (Tensor* t : {&v.residual, &v.mean1, &v.rstd1, &v.normed1, &v.qkv, &v.attention, &v.residual_mid,
+                    &v.mean2, &v.rstd2, &v.normed2, &v.pre, &v.gelu})
+    *t = t->rows(0, n);
+  v.lse = Tensor(a.lse.data, a.lse.dtype, {batch.rows, model_.heads, batch.time});
+  return v;
+}
+
+Dropout Stage::dropout(int64_t block, DropoutSite site, const Microbatch& batch) const {
+  Dropout d;
+  d.probability = batch.train ? model_.dropout : 0.0;
+  d.seed = options_.seed;
+  d.layer = static_cast<uint32_t>(options_.first_layer + block);
+  d.site = site;
+  d.sample_offset = batch.sample_offset;
+  d.time = batch.time;
+  return d;
+}
+
+Tensor Stage::input(int slot, const Microbatch& batch) {
+  return memory_.slots[slot].layers[0].residual.rows(0, tokens_of(batch));
+}
+
+Tensor Stage::output(int slot, const Microbatch& batch) {
+  return memory_.slots[slot].residual_final.rows(0, tokens_of(batch));
+}
+
+Tensor Stage::d_residual(const Microbatch& batch) {
+  return memory_.work.d_residual.rows(0, tokens_of(batch));
+}
+
+Tensor Stage::d_branch(const Microbatch& batch) const {
+  return memory_.work.d_branch.rows(0, tokens_of(batch));
+}
+
+// ---- forward
+// --------------------------------------------------------------------------------------------------
+
+void Stage::forward(int slot, const Microbatch& batch) {
+  check(options_.training || !batch.train, "a forward-only stage cannot train");
+  const Slot& s = memory_.slots[slot];
+  const int64_t n = tokens_of(batch);
+  if (first()) embed(s, batch, input(slot, batch));
+
+  Stream stream{input(slot, batch), {}, {}, {}};
+  for (int64_t l = 0; l < options_.layers; ++l)
+    stream = block_forward(l, view(s.layers[l], batch), stream, batch);
+
+  const Tensor normed = memory_.work.normed_final.rows(0, n);
+  complete(stream, output(slot, batch), last() ? final_norm_ : Affine{}, normed, s.mean_final.rows(0, n),
+           s.rstd_final.rows(0, n));
+  if (last()) head(s, batch, normed);
+}
+
+void Stage::embed(const Slot& s, const Microbatch& batch, const Tensor& x) {
+  const int64_t n = tokens_of(batch);
+  // A vocabulary shard finds its own tokens: partial sums before the reduction, replicated after it.
+  ops_.embed_tokens(s.tokens.rows(0, n), token_embedding_.weight, 0, x);
+  tp_.reduce_from_tp(x);
+  ops_.embed_positions(x, s.positions.rows(0, n), position_embedding_.weight,
+                       dropout(0, DropoutSite::embedding, batch));
+}
+
+void Stage::complete(const Stream& stream, const Tensor& x, const Affine& norm, const Tensor& normed,
+                     const Tensor& mean, const Tensor& rstd) {
+  Ops::ResidualNorm p;
+  p.residual = stream.residual;
+  p.branch = stream.branch;
+  p.branch_bias = stream.branch_bias;
+  p.dropout = stream.dropout;
+  p.residual_out = x;
+  p.weight = norm.weight;
+  p.bias = norm.bias;
+  p.normed = normed;
+  p.mean = mean;
+  p.rstd = rstd;
+  ops_.residual_norm_forward(p);
+}
+
+Stage::Stream Stage::block_forward(int64_t block, const LayerActivations& a, const Stream& stream,
+                                   const Microbatch& batch) {
+  complete(stream, a.residual, blocks_[block].norm1, a.normed1, a.mean1, a.rstd1);
+  attention_half(block, a, batch);
+  mlp_hidden(block, a);
+  const Tensor branch = memory_.work.branch.rows(0, tokens_of(batch));
+  ops_.linear_forward(a.gelu, blocks_[block].mlp_proj.weight, {}, branch);
+  tp_.reduce_from_tp(branch);
+  return {a.residual_mid, branch, blocks_[block].mlp_proj.bias, dropout(block, DropoutSite::mlp, batch)};
+}
+
+// From normed1 to residual_mid and normed2.
+void Stage::attention_half(int64_t block, const LayerActivations& a, const Microbatch& batch) {
+  const BlockWeights& w = blocks_[block];
+  ops_.linear_forward(tp_.gather_sequence(a.normed1), w.qkv.weight, w.qkv.bias, a.qkv);
+  const Heads heads = split_heads(a.qkv, model_, batch.rows);
+  const Tensor out = a.attention.heads(batch.rows, 0, model_.heads, model_.head_size());
+  ops_.attention_forward(heads.q, heads.k, heads.v, out, a.lse);
+  const Tensor branch = memory_.work.branch.rows(0, tokens_of(batch));
+  ops_.linear_forward(a.attention, w.proj.weight, {}, branch);
+  tp_.reduce_from_tp(branch);
+  complete({a.residual, branch, w.proj.bias, dropout(block, DropoutSite::attention, batch)}, a.residual_mid,
+           w.norm2, a.normed2, a.mean2, a.rstd2);
+}
+
+void Stage::mlp_hidden(int64_t block, const LayerActivations& a) {
+  const BlockWeights& w = blocks_[block];
+  ops_.linear_forward(tp_.gather_sequence(a.normed2), w.fc.weight, w.fc.bias, a.gelu, Activation::gelu,
+                      a.pre);
+}
+
+// ---- head and loss
+// --------------------------------------------------------------------------------------------
+
+// In chunks of tokens, so that the full logits never exist.
+void Stage::head(const Slot& s, const Microbatch& batch, const Tensor& normed) {
+  const int64_t n = tokens_of(batch);
+  const int64_t chunk = memory_.work.logits.dim(0);
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    const int64_t count = std::min(chunk, n - begin);
+    head_chunk(s.targets.rows(begin, count), normed.rows(begin, count),
+               batch.train ? s.d_normed_final.rows(begin, count) : Tensor{});
+  }
+}
+
+void Stage::head_chunk(const Tensor& targets, const Tensor& normed, const Tensor& d_normed) {
+  const Workspace& w = memory_.work;
+  const int64_t count = targets.dim(0);
+  const Tensor logits = w.logits.rows(0, count);
+  const Tensor stats = Tensor(w.stats.data, w.stats.dtype, {3, count});
+  const Tensor losses = w.losses.rows(0, count);
+  const VocabShard shard{0, model_.vocab};
+
+  ops_.linear_forward(tp_.gather_sequence(normed), head_.weight, {}, logits);
+  ops_.cross_entropy_statistics(logits, targets, shard, stats);
+  if (tp_.size() > 1) {
+    // Each shard knows its own columns: the largest logit of all, then the sums relative to it.
+    const Tensor global_max = w.global_max.rows(0, count);
+    ops_.copy(stats.rows(0, 1).reshaped({count}), global_max);
+    tp_.reduce_max(global_max);
+    ops_.cross_entropy_rescale(stats, global_max);
+    tp_.reduce_from_tp(stats.rows(1, 2));
+  }
+  ops_.cross_entropy_finish(logits, targets, shard, stats, losses, d_normed ? logits : Tensor{});
+  ops_.sum(losses, loss_total_);
+  if (!d_normed) return;
+  ops_.linear_backward_weight(logits, normed, head_.d_weight, {});
+  ops_.linear_backward_input(logits, head_.weight, d_normed);
+  tp_.reduce_from_tp(d_normed);
+}
+
+// ---- backward
+// -------------------------------------------------------------------------------------------------
+
+void Stage::backward(int slot, const Microbatch& batch) {
+  const Slot& s = memory_.slots[slot];
+  output_backward(s, batch);
+  for (int64_t l = options_.layers - 1; l >= 0; --l) {
+    const LayerActivations a = view(s.layers[l], batch);
+    recompute(l, a, batch);
+    block_backward(l, a, batch);
+  }
+  if (first()) embed_backward(s, batch);
+}
+
+// Through the final norm (or only the last addition, on an earlier stage) to the last block's branch.
+void Stage::output_backward(const Slot& s, const Microbatch& batch) {
+  const int64_t n = tokens_of(batch);
+  const int64_t block = options_.layers - 1;
+  Ops::ResidualNormBackward p;
+  p.d_residual = d_residual(batch);
+  p.accumulate = !last();
+  p.x = s.residual_final.rows(0, n);
+  p.d_branch = d_branch(batch);
+  p.d_branch_bias = blocks_[block].mlp_proj.d_bias;
+  p.dropout = dropout(block, DropoutSite::mlp, batch);
+  if (last()) {
+    p.d_normed = s.d_normed_final.rows(0, n);
+    p.mean = s.mean_final.rows(0, n);
+    p.rstd = s.rstd_final.rows(0, n);
+    p.weight = final_norm_.weight;
+    p.d_weight = final_norm_.d_weight;
+    p.d_bias = final_norm_.d_bias;
+  }
+  ops_.residual_norm_backward(p);
+}
+
+// Makes again what the policy did not keep: the same operations on the same values, so the same bits.
+void Stage::recompute(int64_t block, const LayerActivations& a, const Microbatch& batch) {
+  const BlockWeights& w = blocks_[block];
+  switch (options_.recompute) {
+    case Recompute::none:
+      break;
+    case Recompute::selective:
+      ops_.norm_apply(a.residual, a.mean1, a.rstd1, w.norm1.weight, w.norm1.bias, a.normed1);
+      ops_.norm_apply(a.residual_mid, a.mean2, a.rstd2, w.norm2.weight, w.norm2.bias, a.normed2);
+      ops_.gelu_forward(a.pre, a.gelu);
+      break;
+    case Recompute::block:
+      complete({a.residual, {}, {}, {}}, a.residual, w.norm1, a.normed1, a.mean1, a.rstd1);
+      attention_half(block, a, batch);
+      mlp_hidden(block, a);
+      break;
+  }
+}
+
+void Stage::block_backward(int64_t block, const LayerActivations& a, const Microbatch& batch) {
+  const BlockWeights& w = blocks_[block];
+  const Tensor d_normed = memory_.work.branch.rows(0, tokens_of(batch));
+
+  Ops::ResidualNormBackward p;
+  p.d_normed = d_normed;
+  p.d_residual = d_residual(batch);
+
+  mlp_backward(block, a, d_branch(batch), d_normed);
+  p.x = a.residual_mid;
+  p.mean = a.mean2;
+  p.rstd = a.rstd2;
+  p.weight = w.norm2.weight;
+  p.d_weight = w.norm2.d_weight;
+  p.d_bias = w.norm2.d_bias;
+  p.d_branch = d_branch(batch);
+  p.d_branch_bias = w.proj.d_bias;
+  p.dropout = dropout(block, DropoutSite::attention, batch);
+  ops_.residual_norm_backward(p);
+
+  attention_half_backward(block, a, batch, d_branch(batch), d_normed);
+  p.x = a.residual;
+  p.mean = a.mean1;
+  p.rstd = a.rstd1;
+  p.weight = w.norm1.weight;
+  p.d_weight = w.norm1.d_weight;
+  p.d_bias = w.norm1.d_bias;
+  p.d_branch = block > 0 ? d_branch(batch) : Tensor{};
+  p.d_branch_bias = block > 0 ? blocks_[block - 1].mlp_proj.d_bias : Tensor{};
+  p.dropout = dropout(block - 1, DropoutSite::mlp, batch);
+  ops_.residual_norm_backward(p);
+}
+
+void Stage::mlp_backward(int64_t block, const LayerActivations& a, const Tensor& d_branch,
+                         const Tensor& d_normed) {
+  const BlockWeights& w = blocks_[block];
+  const Tensor d_pre = memory_.work.d_pre.rows(0, d_branch.dim(0));
+  ops_.linear_backward_weight(d_branch, a.gelu, w.mlp_proj.d_weight, {});
+  ops_.linear_backward_input(d_branch, w.mlp_proj.weight, d_pre, a.pre);
+  ops_.linear_backward_weight(d_pre, a.normed2, w.fc.d_weight, w.fc.d_bias);
+  ops_.linear_backward_input(d_pre, w.fc.weight, d_normed);
+  tp_.reduce_from_tp(d_normed);
+}
+
+void Stage::attention_half_backward(int64_t block, const LayerActivations& a, const Microbatch& batch,
+                                    const Tensor& d_branch, const Tensor& d_normed) {
+  const BlockWeights& w = blocks_[block];
+  const int64_t n = d_branch.dim(0);
+  const Tensor d_attention = memory_.work.d_attention.rows(0, n);
+  const Tensor d_qkv = memory_.work.d_qkv.rows(0, n);
+  ops_.linear_backward_weight(d_branch, a.attention, w.proj.d_weight, {});
+  ops_.linear_backward_input(d_branch, w.proj.weight, d_attention);
+
+  const auto heads = [&](const Tensor& t) {
+    return t.heads(batch.rows, 0, model_.heads, model_.head_size());
+  };
+  const Heads forward = split_heads(a.qkv, model_, batch.rows);
+  const Heads d = split_heads(d_qkv, model_, batch.rows);
+  const Tensor delta = Tensor(memory_.work.delta.data, a.lse.dtype, a.lse.shape);
+  ops_.attention_backward(forward.q, forward.k, forward.v, heads(a.attention), heads(d_attention), a.lse,
+                          delta, d.q, d.k, d.v);
+
+  ops_.linear_backward_weight(d_qkv, a.normed1, w.qkv.d_weight, w.qkv.d_bias);
+  ops_.linear_backward_input(d_qkv, w.qkv.weight, d_normed);
+  tp_.reduce_from_tp(d_normed);
+}
+
+void Stage::embed_backward(const Slot& s, const Microbatch& batch) {
+  const int64_t n = tokens_of(batch);
+  const Tensor d = d_residual(batch);
+  ops_.embed_positions_backward(d, s.positions.rows(0, n), dropout(0, DropoutSite::embedding, batch),
+                                position_embedding_.d_weight);
+  ops_.embed_tokens_backward(s.tokens.rows(0, n), d, 0, token_embedding_.d_weight);
+}
+
+}  // namespace hearth
