@@ -42,7 +42,8 @@ class Dataset {
   int64_t tokens() const;
   int64_t context() const;
   // Copies sample `index` in [0, samples()): inputs and targets of `context` tokens each.
-  void read_sample(int64_t index, std::span<int32_t> inputs, std::span<int32_t> targets) const;
+  void read_sample(int64_t index, std::span<int32_t> inputs, std::span<int32_t> targets,
+                   int64_t phase = 0) const;
   // Names, sizes and a checksum of the first and last 64 KiB of each shard, hashed: compared on resume.
   std::string fingerprint() const;
   // "data/x.bin (1,003,854 tokens)" or "3 shards, 300,000,000 tokens".

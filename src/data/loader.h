@@ -20,9 +20,12 @@ class Permutation {
   int64_t operator()(int64_t index) const;
 
  private:
+  static constexpr int rounds = 6;
+  uint64_t encrypt(uint64_t value) const;
+
   int64_t size_;
   int half_bits_;
-  uint64_t keys_[4];
+  uint64_t keys_[rounds];
 };
 
 // One microbatch in host memory, [rows, context] row-major.
@@ -33,8 +36,13 @@ struct HostBatch {
   std::vector<int32_t> targets;  // -1 = not predicted
 };
 
-// Sample k of the run in an infinite sequence of epochs: dataset index.
-int64_t sample_at(const Dataset& dataset, uint64_t seed, int64_t k);
+// Where sample k of the run lies: a dataset index, and the phase of the epoch (see dataset.h).  The first
+// epoch has phase 0 and so covers every token once; later epochs draw theirs from (seed, epoch).
+struct SamplePlace {
+  int64_t index = 0;
+  int64_t phase = 0;
+};
+SamplePlace sample_at(const Dataset& dataset, uint64_t seed, int64_t k);
 
 class Loader {
  public:

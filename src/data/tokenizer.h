@@ -47,6 +47,11 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view corpus);
 // From OpenAI's merges file (vocab.bpe, also called merges.txt): ids are derived from the merge order.
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const fs::path& merges_file);
+// GPT-2's own, from default_gpt2_merges.  Throws Error(data) that names the fetch script when the file is
+// missing, and when it does not have GPT-2's 50,000 merges.
+std::unique_ptr<Tokenizer> make_default_gpt2_tokenizer();
+// Where data/fetch_gpt2_tokenizer.sh puts GPT-2's merges file.
+inline constexpr const char* default_gpt2_merges = "data/cache/gpt2/vocab.bpe";
 
 // From to_json().  `where` names the source in errors.
 std::unique_ptr<Tokenizer> load_tokenizer(std::string_view json, const std::string& where);
