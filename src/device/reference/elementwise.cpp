@@ -1,0 +1,51 @@
+// Sums, conversions and copies of whole tensors.
+#include <cstring>
+
+#include "device/reference/reference_ops.h"
+#include "device/reference/view.h"
+
+namespace hearth::reference {
+
+// A tensor as rows: itself when it has two dimensions (with a row stride, perhaps), else one row.
+static Tensor as_rows(const Tensor& tensor) {
+  return tensor.shape.rank() == 2 ? tensor : tensor.reshaped({1, tensor.elements()});
+}
+
+template <class Scalar>
+static void add_rows(View<Scalar> a, View<Scalar> b, View<Scalar> out) {
+  for (int64_t n = 0; n < a.dim(0); ++n)
+    for (int64_t c = 0; c < a.dim(1); ++c)
+      out(n, c) = a(n, c) + b(n, c);
+}
+
+void ReferenceOps::add(const Tensor& a, const Tensor& b, const Tensor& out) {
+  expect("b", b, a.shape);
+  expect("out", out, a.shape);
+  with_scalar(a.dtype, [&]<class Scalar>(Scalar) { add_rows<Scalar>(as_rows(a), as_rows(b), as_rows(out)); });
+}
+
+void ReferenceOps::cast(const Tensor& from, const Tensor& to) {
+  check(from.elements() == to.elements(), "cast of ", from.shape, " to ", to.shape);
+  with_scalar(from.dtype, [&]<class From>(From) {
+    with_scalar(to.dtype, [&]<class To>(To) {
+      const View<From> source = flat(from);
+      const View<To> target = flat(to);
+      for (int64_t i = 0; i < from.elements(); ++i)
+        target(i) = source(i);
+    });
+  });
+}
+
+void ReferenceOps::copy(const Tensor& from, const Tensor& to) {
+  check(from.dtype == to.dtype, "copy of ", name_of(from.dtype), " to ", name_of(to.dtype));
+  check(from.elements() == to.elements(), "copy of ", from.shape, " to ", to.shape);
+  check(from.contiguous() && to.contiguous(), "copy of a tensor with gaps");
+  std::memmove(to.data, from.data, from.bytes());
+}
+
+void ReferenceOps::fill_zero(const Tensor& x) {
+  check(x.contiguous(), "fill of a tensor with gaps");
+  std::memset(x.data, 0, x.bytes());
+}
+
+}  // namespace hearth::reference
