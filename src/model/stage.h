@@ -61,10 +61,9 @@ class Stage {
   Tensor input(int slot, const Microbatch& batch);
   Tensor output(int slot, const Microbatch& batch);
 
-  // Runs the blocks.  On the last stage it then adds the sum of the token losses to loss_total(), and with
-  // `train` computes the gradient of the loss down to the output of the final norm and the head's weight
-  // gradient.
-  void forward(int slot, const Microbatch& batch, bool train);
+  // Runs the blocks.  On the last stage it then adds the sum of the token losses to loss_total(), and when training
+  // computes the gradient of the loss down to the output of the final norm and the head's weight gradient.
+  void forward(int slot, const Microbatch& batch);
 
   // Backward of the same microbatch; adds to every weight gradient.  A later stage's gradient of output()
   // must have been put into d_residual() before; an earlier stage finds its own there afterwards.

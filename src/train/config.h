@@ -66,9 +66,10 @@ struct SampleConfig {
 };
 
 struct CheckpointConfig {
-  int64_t every = 0;            // steps; 0 = only at the end and when the run is stopped
-  int64_t keep = 2;             // newest checkpoints kept (the best one is kept besides)
-  std::string resume = "auto";  // auto | none | a checkpoint folder
+  int64_t every = 0;               // steps; 0 = only at the end and when the run is stopped
+  int64_t keep = 2;                // newest checkpoints kept (the best one is kept besides)
+  std::string resume = "auto";     // auto | none | a checkpoint folder
+  bool allow_data_change = false;  // resume although the data is not what the checkpoint was trained on
 };
 
 struct LogConfig {

@@ -8,6 +8,7 @@
 #include "data/tokenizer.h"
 #include "device/device.h"
 #include "model/config.h"
+#include "model/decoder.h"
 #include "model/parameters.h"
 #include "train/checkpoint.h"
 
@@ -35,6 +36,11 @@ LoadedModel load_model(const CheckpointReader& checkpoint, const RunConfig& conf
 // complete.  Draw i is a function of (seed, i).  Stops early at end-of-text or when `stop` returns true.
 // An empty prompt starts with end-of-text, or with a newline where the tokenizer has none.
 void generate(const LoadedModel& model, Device& device, const std::string& prompt,
+              const SamplingConfig& sampling, const std::function<void(std::string_view)>& emit,
+              const std::function<bool()>& stop);
+
+// The same with a decoder that exists already (samples during training).
+void generate(Decoder& decoder, const Tokenizer& tokenizer, const std::string& prompt,
               const SamplingConfig& sampling, const std::function<void(std::string_view)>& emit,
               const std::function<bool()>& stop);
 

@@ -1,0 +1,75 @@
+#include "train/report.h"
+
+#include <cstdio>
+
+#include "base/text.h"
+#include "train/step.h"
+
+namespace hearth {
+
+namespace {
+
+std::string shape_line(const ModelConfig& m) {
+  std::string line = text(m.layers, " layers, ", m.heads, " heads, ", m.channels, " channels, context ",
+                          m.context, ", vocabulary ", with_commas(m.vocab));
+  if (m.padded_vocab() != m.vocab) line += text(" (padded to ", with_commas(m.padded_vocab()), ")");
+  line += text(", ", m.activation, ", ", m.norm, m.bias ? ", biases" : ", no biases",
+               m.tied ? ", tied head" : ", untied head");
+  if (m.dropout > 0) line += text(", dropout ", m.dropout);
+  return line;
+}
+
+std::string batch_line(const RunConfig& c) {
+  const int64_t micro = micro_batch_of(c.train);
+  const int64_t tokens = c.train.batch * c.model.context;
+  const int64_t microbatches = c.train.batch / micro;
+  return text("microbatch of ", micro, " sequences x ", c.model.context, " tokens x ", microbatches,
+              microbatches == 1 ? " microbatch" : " microbatches", " x 1 rank = ", with_commas(tokens),
+              " tokens a step; ", with_commas(c.train.steps),
+              " steps = ", with_commas(tokens * c.train.steps), " tokens");
+}
+
+std::string epochs(const RunConfig& c, const Corpus& corpus) {
+  char number[32];
+  const double seen = static_cast<double>(c.train.batch * c.train.steps);
+  std::snprintf(number, sizeof number, "%.2f", seen / static_cast<double>(corpus.train.samples()));
+  return number;
+}
+
+std::string optimizer_line(const OptimizerConfig& o) {
+  const char* schedules[] = {"constant", "linear", "cosine", "wsd"};
+  return text("AdamW, lr ", o.lr, " -> ", o.schedule == LrSchedule::constant ? o.lr : o.min_lr, " (",
+              schedules[static_cast<int>(o.schedule)], ", warm-up ", o.warmup, " steps), betas ", o.beta1,
+              " ", o.beta2, ", weight decay ", o.weight_decay, ", clip ", o.clip);
+}
+
+std::string memory_line(const MemoryPlan& m) {
+  return text(human_bytes(m.total()), " = weights ", human_bytes(m.weights), " + gradients ",
+              human_bytes(m.gradients), " + optimizer ", human_bytes(m.optimizer), " + activations ",
+              human_bytes(m.activations), " + scratch ", human_bytes(m.scratch));
+}
+
+std::string precision_line(const TrainConfig& t) {
+  const char* policies[] = {"none", "selective", "block"};
+  return text(name_of(t.precision), ", recompute ", policies[static_cast<int>(t.recompute)], ", seed ",
+              t.seed);
+}
+
+}  // namespace
+
+std::vector<std::string> start_report(const RunConfig& config, const Corpus& corpus, const Device& device,
+                                      const MemoryPlan& memory, const std::string& resume) {
+  return {
+      text("model      ", shape_line(config.model)),
+      text("parameters ", with_commas(parameter_count(config.model))),
+      text("data       ", corpus.description, ", fingerprint ", corpus.train.fingerprint().substr(0, 12)),
+      text("batch      ", batch_line(config), ", ", epochs(config, corpus), " epochs"),
+      text("optimizer  ", optimizer_line(config.optimizer)),
+      text("precision  ", precision_line(config.train)),
+      text("device     ", device.description()),
+      text("memory     ", memory_line(memory)),
+      text("start      ", resume),
+  };
+}
+
+}  // namespace hearth

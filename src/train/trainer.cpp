@@ -1,0 +1,398 @@
+// The trainer loop: prepare everything, then step, evaluate, sample, save, until the end or a stop.
+//
+// Order of start-up: configuration, data, device and resume source are checked first; only then is the run
+// directory created.  Order within the loop: step, metrics, evaluation, sample, checkpoint; an evaluation
+// that fails or is stopped never costs the weights.
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "base/text.h"
+#include "train/generate.h"
+#include "train/log.h"
+#include "train/lr_schedule.h"
+#include "train/report.h"
+#include "train/resume.h"
+#include "train/run_directory.h"
+#include "train/step.h"
+#include "train/stop.h"
+
+namespace hearth {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string fixed(double value, int digits) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "%.*f", digits, value);
+  return buffer;
+}
+
+std::string scientific(double value) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "%.2e", value);
+  return buffer;
+}
+
+class Trainer {
+ public:
+  Trainer(const RunConfig& config, const ConfigValues& values, std::string config_toml,
+          std::string resume_command)
+      : config_(config),
+        values_(values),
+        config_toml_(std::move(config_toml)),
+        resume_command_(std::move(resume_command)) {}
+
+  ExitCode run();
+
+ private:
+  // Start-up, in order.
+  void open_data();
+  void open_device();
+  void find_start();
+  void open_run();
+  void build();
+  std::string start_sentence() const;
+
+  // The loop and its parts.
+  ExitCode loop();
+  void step();
+  void after_step();
+  void evaluate_now();
+  void sample_now();
+  void save();
+  std::optional<ExitCode> stop_reason();
+  ExitCode finish(ExitCode code, const std::string& why);
+  ExitCode stop_numerical();
+
+  void log_step(const StepMetrics& m);
+  void dump_gradients();
+  bool due(int64_t every) const { return every > 0 && (state_.step % every == 0 || at_end()); }
+  bool at_end() const { return state_.step >= config_.train.steps; }
+
+  RunConfig config_;
+  ConfigValues values_;
+  const std::string config_toml_, resume_command_;
+  const Clock::time_point started_ = Clock::now();
+
+  std::optional<Corpus> corpus_;
+  std::unique_ptr<Device> device_;
+  std::optional<CheckpointReader> source_;
+  bool continues_ = false;  // the source is this run directory's own newest checkpoint
+  Log log_;
+  std::unique_ptr<RunDirectory> directory_;
+  std::unique_ptr<LineFile> metrics_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;
+  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Loader> loader_;
+
+  CheckpointState state_;
+  int64_t first_step_ = 0;   // steps done before this process
+  int64_t saved_step_ = -1;  // step of the newest checkpoint
+  bool last_finite_ = true;
+  bool metrics_failure_reported_ = false;
+  double train_seconds_ = 0;
+  double smoothed_ms_ = 0;
+};
+
+// ---- start-up
+// ---------------------------------------------------------------------------------------------------
+
+void Trainer::open_data() {
+  corpus_.emplace(open_corpus(config_.data, config_.model.context, config_.model.vocab));
+  if (config_.model.vocab == 0) {
+    config_.model.vocab = corpus_->vocab;
+    values_["model.vocab"] = std::to_string(corpus_->vocab);
+  }
+  if (config_.model.vocab == 0)
+    fail_usage("model.vocab is 0 and the data has no tokenizer to take it from; set model.vocab");
+  validate(config_.model);
+}
+
+void Trainer::open_device() {
+  device_ = make_device(config_.device);
+  if (const auto why = device_->unsupported(config_.train.precision))
+    fail_usage("train.precision = \"", name_of(config_.train.precision), "\" on device ", device_->kind(),
+               ": ", *why);
+}
+
+void Trainer::find_start() {
+  const auto report = [this](const std::string& sentence) { log_.line("warning: " + sentence); };
+  source_ = find_resume_source(config_, config_.run.dir, report);
+  if (!source_) return;
+  const std::string tokenizer = corpus_->tokenizer ? corpus_->tokenizer->fingerprint() : "";
+  for (const std::string& note :
+       compare_with_checkpoint(*source_, config_, values_, corpus_->train.fingerprint(), tokenizer))
+    log_.line("note: " + note);
+  state_ = source_->state();
+  first_step_ = state_.step;
+  continues_ = config_.checkpoint.resume == "auto";
+  if (continues_) saved_step_ = state_.step;
+}
+
+std::string Trainer::start_sentence() const {
+  if (!source_) return "from scratch";
+  return text("from ", source_->path().string(), ", after step ", with_commas(state_.step), " and ",
+              with_commas(state_.consumed_samples), " samples");
+}
+
+void Trainer::open_run() {
+  directory_ = std::make_unique<RunDirectory>(config_.run.dir);
+  log_.open(directory_->log());
+  fs::create_directories(directory_->checkpoints());
+  remove_leftovers(directory_->checkpoints());
+  write_file_atomically(directory_->config(), config_toml_);
+  metrics_ = std::make_unique<LineFile>(directory_->metrics(), continues_ ? state_.metrics_bytes : 0);
+  if (config_.log.tensorboard) tensorboard_ = std::make_unique<TensorBoardWriter>(directory_->path());
+}
+
+void Trainer::build() {
+  runner_ = std::make_unique<StepRunner>(config_, *device_);
+  if (source_)
+    runner_->load(*source_);
+  else
+    runner_->parameters().initialize(config_.train.seed);
+  source_.reset();
+  state_.config = values_;
+  state_.data_fingerprint = corpus_->train.fingerprint();
+  state_.tokenizer_json = corpus_->tokenizer ? corpus_->tokenizer->to_json() : "";
+  if (config_.sample.every > 0 && corpus_->tokenizer)
+    decoder_ =
+        std::make_unique<Decoder>(config_.model, config_.train.precision, *device_, runner_->parameters());
+  const int64_t rows = micro_batch_of(config_.train);
+  loader_ = std::make_unique<Loader>(corpus_->train, config_.train.seed, rows, state_.consumed_samples, rows,
+                                     static_cast<int>(config_.train.batch / rows) + 1);
+}
+
+ExitCode Trainer::run() {
+  install_stop_handlers();
+  open_data();
+  open_device();
+  RunDirectory::check_writable(config_.run.dir);
+  find_start();
+
+  const MemoryPlan memory = StepRunner::plan(config_);
+  log_.line(text("hearth: training in ", config_.run.dir));
+  for (const std::string& line : start_report(config_, *corpus_, *device_, memory, start_sentence()))
+    log_.line(line);
+
+  open_run();
+  build();
+  JsonLine start("start");
+  start.add("step", state_.step).add("parameters", parameter_count(config_.model));
+  start.add("activation_bytes", static_cast<int64_t>(memory.activations));
+  start.add("memory_bytes", static_cast<int64_t>(memory.total()));
+  start.add("corpus", corpus_->description).add("device", device_->description());
+  start.add("seed", static_cast<int64_t>(config_.train.seed));
+  metrics_->append(start.str());
+
+  try {
+    return loop();
+  } catch (...) {
+    // Whatever went wrong after a good step, its weights are kept.
+    if (last_finite_ && state_.step > saved_step_) save();
+    throw;
+  }
+}
+
+// ---- the loop
+// ---------------------------------------------------------------------------------------------------
+
+ExitCode Trainer::loop() {
+  if (at_end()) {
+    return finish(ExitCode::done, text("the run is complete at step ", with_commas(state_.step),
+                                       "; to go on, raise train.steps above ", config_.train.steps));
+  }
+  // An evaluation that a stop cut off is made up for, so that a resumed run writes what an unbroken one does.
+  if (state_.step > 0 && due(config_.eval.every) && !state_.val_loss) evaluate_now();
+  while (!at_end()) {
+    if (const auto code = stop_reason()) {
+      save();
+      return finish(*code, "stopped");
+    }
+    step();
+    if (state_.skipped_in_a_row >= config_.train.max_skipped) return stop_numerical();
+    after_step();
+  }
+  return finish(ExitCode::done, text("done in ", human_seconds(seconds_since(started_))));
+}
+
+void Trainer::step() {
+  const Clock::time_point begin = Clock::now();
+  const int64_t microbatches = config_.train.batch / micro_batch_of(config_.train);
+  std::vector<HostBatch> batches;
+  for (int64_t i = 0; i < microbatches; ++i)
+    batches.push_back(loader_->next());
+
+  StepInput input;
+  input.first_sample = state_.consumed_samples;
+  const double done = static_cast<double>(state_.consumed_samples) / static_cast<double>(config_.train.batch);
+  input.learning_rate = learning_rate(config_.optimizer, config_.train.steps, done);
+  input.optimizer_step = state_.optimizer_step + 1;
+  std::function<void()> on_gradients;
+  if (!config_.debug.dump_gradients.empty()) on_gradients = [this] { dump_gradients(); };
+  const StepResult result = runner_->run(input, batches, on_gradients);
+
+  state_.step += 1;
+  state_.consumed_samples += config_.train.batch;
+  state_.optimizer_step += result.finite ? 1 : 0;
+  state_.skipped_in_a_row = result.finite ? 0 : state_.skipped_in_a_row + 1;
+  state_.val_loss.reset();
+  last_finite_ = result.finite;
+
+  const double seconds = seconds_since(begin);
+  train_seconds_ += seconds;
+  smoothed_ms_ = smoothed_ms_ == 0 ? seconds * 1e3 : 0.95 * smoothed_ms_ + 0.05 * seconds * 1e3;
+  StepMetrics m;
+  m.step = state_.step;
+  m.loss = result.loss;
+  m.grad_norm = result.grad_norm;
+  m.lr = input.learning_rate;
+  m.tokens = state_.consumed_samples * config_.model.context;
+  m.tokens_per_second = static_cast<double>(config_.train.batch * config_.model.context) / seconds;
+  if (const auto peak = device_->peak_flops(config_.train.precision))
+    m.mfu = flops_per_token(config_.model) * m.tokens_per_second / *peak;
+  m.ms = seconds * 1e3;
+  m.skipped = !result.finite;
+  log_step(m);
+}
+
+void Trainer::log_step(const StepMetrics& m) {
+  metrics_->append(step_line(m));
+  if (!metrics_->failure().empty() && !metrics_failure_reported_) {
+    log_.line("warning: " + metrics_->failure() + "; training goes on");
+    metrics_failure_reported_ = true;
+  }
+  if (tensorboard_) {
+    const double now = wall_time();
+    tensorboard_->scalar("train/loss", m.step, m.loss, now);
+    tensorboard_->scalar("train/grad_norm", m.step, m.grad_norm, now);
+    tensorboard_->scalar("train/lr", m.step, m.lr, now);
+    tensorboard_->scalar("train/tokens_per_second", m.step, m.tokens_per_second, now);
+  }
+  if (m.skipped) {
+    log_.line(text("step ", m.step, "  loss ", m.loss, "  grad_norm ", m.grad_norm, ": not finite, samples ",
+                   with_commas(state_.consumed_samples - config_.train.batch), " to ",
+                   with_commas(state_.consumed_samples - 1), "; the update is skipped (",
+                   state_.skipped_in_a_row, " in a row)"));
+    return;
+  }
+  const bool first = m.step == first_step_ + 1;
+  if (!first && !at_end() && m.step % std::max<int64_t>(1, config_.log.every) != 0) return;
+  const double left = smoothed_ms_ * 1e-3 * static_cast<double>(config_.train.steps - m.step);
+  log_.line(text("step ", m.step, "/", config_.train.steps, "  loss ", fixed(m.loss, 4), "  grad_norm ",
+                 fixed(m.grad_norm, 3), "  lr ", scientific(m.lr), "  ", fixed(m.ms, 1), " ms  ",
+                 with_commas(static_cast<int64_t>(m.tokens_per_second)), " tok/s",
+                 m.mfu ? "  mfu " + fixed(*m.mfu * 100, 1) + "%" : "", "  left ", human_seconds(left)));
+}
+
+void Trainer::after_step() {
+  if (due(config_.eval.every)) evaluate_now();
+  if (due(config_.sample.every)) sample_now();
+  if (at_end() || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
+}
+
+void Trainer::evaluate_now() {
+  const Clock::time_point begin = Clock::now();
+  const auto loss = runner_->evaluate(corpus_->val, config_.eval.tokens, [] { return stop_signal() != 0; });
+  if (!loss) return;
+  state_.val_loss = *loss;
+  if (!state_.best_val_loss || *loss < *state_.best_val_loss) state_.best_val_loss = *loss;
+  JsonLine line("eval");
+  line.add("step", state_.step).add("val_loss", *loss);
+  metrics_->append(line.str());
+  if (tensorboard_) tensorboard_->scalar("eval/val_loss", state_.step, *loss, wall_time());
+  log_.line(text("step ", state_.step, "  val_loss ", fixed(*loss, 4), "  (",
+                 human_seconds(seconds_since(begin)), ")"));
+}
+
+void Trainer::sample_now() {
+  if (!decoder_) return;
+  SamplingConfig sampling;
+  sampling.tokens = config_.sample.tokens;
+  sampling.seed = config_.train.seed;
+  std::string sample;
+  const auto collect = [&sample](std::string_view piece) { sample += piece; };
+  generate(*decoder_, *corpus_->tokenizer, config_.sample.prompt, sampling, collect,
+           [] { return stop_signal() != 0; });
+  log_.line(text("step ", state_.step, "  sample: ", config_.sample.prompt, sample));
+}
+
+void Trainer::save() {
+  if (state_.step == saved_step_) return;
+  const Clock::time_point begin = Clock::now();
+  state_.metrics_bytes = metrics_->bytes();
+  const fs::path path =
+      write_checkpoint(directory_->checkpoints(), state_, runner_->checkpoint_pieces(), *device_);
+  saved_step_ = state_.step;
+  prune_checkpoints(directory_->checkpoints(), config_.checkpoint.keep);
+  JsonLine line("checkpoint");
+  line.add("step", state_.step).add("path", path.string());
+  metrics_->append(line.str());
+  log_.line(
+      text("step ", state_.step, "  saved ", path.string(), "  (", human_seconds(seconds_since(begin)), ")"));
+}
+
+void Trainer::dump_gradients() {
+  std::vector<std::pair<std::string, Tensor>> gradients;
+  for (const Parameter& p : runner_->parameters().all())
+    gradients.emplace_back(p.spec.name, p.grad);
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld.safetensors", static_cast<long long>(state_.step + 1));
+  fs::create_directories(config_.debug.dump_gradients);
+  write_safetensors(fs::path(config_.debug.dump_gradients) / name, gradients, *device_);
+}
+
+// ---- stopping
+// ---------------------------------------------------------------------------------------------------
+
+std::optional<ExitCode> Trainer::stop_reason() {
+  if (const int signal = stop_signal()) {
+    log_.line(text("stopping on signal ", signal));
+    return exit_code_for(signal);
+  }
+  if (config_.train.stop_after > 0 && state_.step - first_step_ >= config_.train.stop_after) {
+    log_.line(text("stopping after ", config_.train.stop_after, " steps (train.stop_after)"));
+    return ExitCode::stopped_early;
+  }
+  if (config_.train.max_minutes > 0 && seconds_since(started_) >= config_.train.max_minutes * 60) {
+    log_.line(text("stopping after ", config_.train.max_minutes, " minutes (train.max_minutes)"));
+    return ExitCode::stopped_early;
+  }
+  return std::nullopt;
+}
+
+ExitCode Trainer::stop_numerical() {
+  log_.line(text("stopping: ", state_.skipped_in_a_row,
+                 " steps in a row were not finite (train.max_skipped); the ",
+                 "newest checkpoint is from before",
+                 "; a lower optimizer.lr, a longer warmup or a tighter optimizer.clip may help"));
+  return finish(ExitCode::numerical, "stopped");
+}
+
+ExitCode Trainer::finish(ExitCode code, const std::string& why) {
+  log_.line(text(why, " at step ", state_.step, " of ", config_.train.steps));
+  log_.line(text("resume with: ", resume_command_));
+  return code;
+}
+
+}  // namespace
+
+ExitCode train(const RunConfig& config, const ConfigValues& values, const std::string& config_toml,
+               const std::string& resume_command) {
+  return Trainer(config, values, config_toml, resume_command).run();
+}
+
+}  // namespace hearth
