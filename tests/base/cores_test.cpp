@@ -48,6 +48,7 @@ TEST(Cores, Version1) {
   put(dir / "cpu,cpuacct/docker/a/cpu.cfs_period_us", "100000");
   put(dir / "cpu,cpuacct/cpu.cfs_quota_us", "-1");
   put(dir / "cpu,cpuacct/cpu.cfs_period_us", "100000");
+  std::filesystem::create_directory_symlink("cpu,cpuacct", dir / "cpu");
   const char* membership = "11:cpuset:/docker/a\n4:cpu,cpuacct:/docker/a\n1:name=systemd:/docker/a\n";
   EXPECT_EQ(cgroup_cpu_limit(membership, dir.path()), 3.0);
   EXPECT_EQ(cgroup_cpu_limit("11:cpuset:/docker/a\n", dir.path()), INFINITY);

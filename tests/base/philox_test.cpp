@@ -46,6 +46,15 @@ TEST(Philox, UniformIsOpenAtBothEnds) {
   EXPECT_LT(uniform_open(0xffffffff), 1.0);
 }
 
+TEST(Philox, NormalIsBoxMullerOfTheTwoPairs) {
+  // u = 1/2 and a quarter turn: (0, sqrt(2 ln 2)); u = 1/4 and a half turn: (-sqrt(2 ln 4), 0).
+  const std::array<double, 4> z = normal4({0x80000000, 0x40000000, 0x40000000, 0x80000000});
+  EXPECT_NEAR(z[0], 0, 1e-8);
+  EXPECT_NEAR(z[1], 1.17741002251547469, 1e-8);
+  EXPECT_NEAR(z[2], -1.66510922231539551, 1e-8);
+  EXPECT_NEAR(z[3], 0, 1e-8);
+}
+
 TEST(Philox, NormalHasTheMomentsOfAStandardNormal) {
   constexpr int blocks = 100000;
   const PhiloxKey key = random_key(1, RandomDomain::init, 0);
