@@ -130,7 +130,7 @@ void Trainer::open_device() {
 
 void Trainer::find_start() {
   const auto report = [this](const std::string& sentence) { log_.line("warning: " + sentence); };
-  source_ = find_resume_source(config_, config_.run.dir, report);
+  if (auto found = find_resume_source(config_, config_.run.dir, report)) source_.emplace(std::move(*found));
   if (!source_) return;
   const std::string tokenizer = corpus_->tokenizer ? corpus_->tokenizer->fingerprint() : "";
   for (const std::string& note :
