@@ -176,7 +176,7 @@ size_t complete_utf8_prefix(std::string_view bytes) {
   const size_t furthest = std::min<size_t>(3, bytes.size());
   for (size_t back = 1; back <= furthest; ++back) {
     const Utf8Match match = match_utf8(bytes.substr(bytes.size() - back));
-    if (match.expected > back && match.present == back) return bytes.size() - back;
+    if (match.expected > back) return bytes.size() - back;
   }
   return bytes.size();
 }
