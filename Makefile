@@ -12,11 +12,13 @@ WERROR ?=
 SANITIZE ?=
 SEEDS ?= 3
 
+comma := ,
+
 # Packages unpacked by scripts/setup.sh where there is no root are found in build/deps.
 ARCH_TRIPLE := $(shell $(CXX) -print-multiarch 2>/dev/null)
 DEPS := build/deps/usr
 DEPS_FLAGS := $(if $(wildcard $(DEPS)/include),-isystem $(DEPS)/include)
-DEPS_LINK := $(if $(wildcard $(DEPS)/lib),-L$(DEPS)/lib/$(ARCH_TRIPLE) -L$(DEPS)/lib -Wl,-rpath,$(abspath $(DEPS))/lib/$(ARCH_TRIPLE))
+DEPS_LINK := $(if $(wildcard $(DEPS)/lib),-L$(DEPS)/lib/$(ARCH_TRIPLE) -L$(DEPS)/lib -Wl$(comma)-rpath$(comma)$(abspath $(DEPS))/lib/$(ARCH_TRIPLE))
 
 CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -fno-math-errno -fno-trapping-math -fopenmp-simd -pthread \
   $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) -MMD -MP $(CXXFLAGS)
