@@ -1,4 +1,5 @@
 # What the fetch scripts share; sourced by them, not run.  Progress goes to stderr: stdout carries results only.
+# shellcheck shell=bash
 
 say() { echo "$*" >&2; }
 die() {
