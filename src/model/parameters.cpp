@@ -170,8 +170,9 @@ ParameterSet::ParameterSet(Device& device, std::vector<ParamSpec> specs, Precisi
   carve(parameters_, precision, purpose, regions);
   if (purpose == Purpose::inference) return;
   for (const Parameter& p : parameters_) {
-    const Tensor weight = p.weight.data == p.master.data ? Tensor{} : p.weight;
-    segments_.push_back({p.master, p.moment1, p.moment2, p.grad, weight, p.spec.decay});
+    const auto flat = [](const Tensor& t) { return t.reshaped({t.elements()}); };
+    const Tensor weight = p.weight.data == p.master.data ? Tensor{} : flat(p.weight);
+    segments_.push_back({flat(p.master), flat(p.moment1), flat(p.moment2), flat(p.grad), weight, p.spec.decay});
   }
 }
 
