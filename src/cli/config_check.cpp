@@ -15,10 +15,8 @@ void validate_data(const RunConfig& c) {
     fail_usage("data.train is not given; name a text file or token shards, as in --data.train=data/tiny.txt");
   if (c.data.tokenizer.empty())
     fail_usage("data.tokenizer = \"\", expected auto, byte, char, gpt2 or the path of a tokenizer file");
-  if (c.eval.every > 0 && c.data.val.empty() && c.data.val_fraction == 0)
-    fail_usage("eval.every = ", c.eval.every,
-               " asks for evaluations, but there is no validation data: data.val is not given and "
-               "data.val_fraction = 0; give one of them, or set eval.every = 0");
+  if (c.data.val.empty() && c.data.val_fraction == 0)
+    fail_usage("data.val_fraction = 0 leaves no validation data; give data.val, or a fraction such as 0.1");
 }
 
 // The divisors of `batch` on both sides of `micro_batch`; batch and 1 are always there.
@@ -95,6 +93,12 @@ void validate_resume(const std::string& resume) {
                              : text("; did you mean ", close, "?"));
 }
 
+void validate_run(const RunInfo& run) {
+  const bool folder = run.name.find('/') != std::string::npos || run.name == "." || run.name == "..";
+  if (folder)
+    fail_usage("run.name = ", quoted(run.name), ", expected a name without folders; the place is run.dir");
+}
+
 }  // namespace
 
 void validate(const RunConfig& config) {
@@ -106,6 +110,7 @@ void validate(const RunConfig& config) {
   validate_parallel(config.parallel);
   validate_precision(config);
   validate_resume(config.checkpoint.resume);
+  validate_run(config.run);
 }
 
 }  // namespace hearth

@@ -116,22 +116,6 @@ bool is_section(std::string_view name) {
   return false;
 }
 
-// The key that was probably meant: by the whole name, else (wrong or missing section) by its last part.
-std::string nearest_key(const std::string& name) {
-  const std::string close = nearest(name, key_names());
-  const std::string leaf = name.substr(name.rfind('.') + 1);
-  for (const Key& key : schema())
-    if (key.leaf() == leaf && close.empty()) return key.name;
-  if (!close.empty()) return close;
-  std::vector<std::string> leaves;
-  for (const Key& key : schema())
-    leaves.push_back(key.leaf());
-  const std::string close_leaf = nearest(leaf, leaves);
-  for (const Key& key : schema())
-    if (key.leaf() == close_leaf) return key.name;
-  return "";
-}
-
 [[noreturn]] void refuse_name(const Assignment& a) {
   const bool table = std::holds_alternative<TableValue>(a.value);
   if (table && a.key.find('.') == std::string::npos) {
@@ -167,6 +151,21 @@ const Key* find_key(std::string_view name) {
   for (const Key& key : schema())
     if (key.name == name) return &key;
   return nullptr;
+}
+
+std::string nearest_key(const std::string& name) {
+  const std::string close = nearest(name, key_names());
+  const std::string leaf = name.substr(name.rfind('.') + 1);
+  for (const Key& key : schema())
+    if (key.leaf() == leaf && close.empty()) return key.name;
+  if (!close.empty()) return close;
+  std::vector<std::string> leaves;
+  for (const Key& key : schema())
+    leaves.push_back(key.leaf());
+  const std::string close_leaf = nearest(leaf, leaves);
+  for (const Key& key : schema())
+    if (key.leaf() == close_leaf) return key.name;
+  return "";
 }
 
 std::string allowed_values(const Key& key) {

@@ -67,6 +67,9 @@ const std::vector<Section>& schema_sections();
 // By name, or null.
 const Key* find_key(std::string_view name);
 
+// The key that was probably meant: by its whole name, else by its last part; "" when none is close.
+std::string nearest_key(const std::string& name);
+
 // "a whole number from 1 to 100", "true or false", "one of \"cpu\", \"cuda\"".
 std::string allowed_values(const Key& key);
 // The key's value in `settings` as a TOML literal.

@@ -172,6 +172,8 @@ std::vector<Key> reporting_keys() {
        "auto = the newest valid checkpoint of the run directory, else from scratch; none = from scratch, a "
        "used "
        "run directory is refused; or the path of a checkpoint"},
+      {"checkpoint.allow_data_change", [](S s) -> Field { return &s.run.checkpoint.allow_data_change; },
+       Anything{}, "resume although the data is not what the checkpoint was trained on"},
       {"log.every", [](S s) -> Field { return &s.run.log.every; }, Whole{1, billion},
        "steps between lines on the console (metrics.jsonl has every step)"},
       {"log.tensorboard", [](S s) -> Field { return &s.run.log.tensorboard; }, Anything{},

@@ -84,9 +84,14 @@ TEST(ConfigCheck, PrecisionFitsTheDevice) {
 TEST(ConfigCheck, Data) {
   refused({"--data.train="}, {"data.train is not given"});
   refused({"--data.tokenizer="}, {"data.tokenizer"});
-  refused({"--data.val_fraction=0", "--eval.every=5"}, {"eval.every = 5", "validation"});
-  accepted({"--data.val_fraction=0"});
-  accepted({"--data.val_fraction=0", "--eval.every=5", "--data.val=x"});
+  refused({"--data.val_fraction=0"}, {"data.val_fraction = 0", "validation"});
+  accepted({"--data.val_fraction=0", "--data.val=x"});
+}
+
+TEST(ConfigCheck, RunNames) {
+  accepted({"--run.name=a b"});
+  refused({"--run.name=a/b"}, {"run.name = \"a/b\"", "run.dir"});
+  refused({"--run.name=.."}, {"run.name"});
 }
 
 TEST(ConfigCheck, Resume) {

@@ -96,6 +96,7 @@ Settings unusual_settings() {
                                             "--checkpoint.every=4",
                                             "--checkpoint.keep=1",
                                             "--checkpoint.resume=none",
+                                            "--checkpoint.allow_data_change=true",
                                             "--log.every=1",
                                             "--log.tensorboard=false",
                                             "--run.dir=d",

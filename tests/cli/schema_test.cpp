@@ -82,7 +82,8 @@ TEST(Schema, TheNamesAreFixed) {
       "parallel.pipeline parallel.sequence parallel.zero parallel.schedule parallel.virtual "
       "parallel.transport "
       "parallel.timeout device.kind device.gemm device.threads eval.every eval.tokens sample.every "
-      "sample.prompt sample.tokens checkpoint.every checkpoint.keep checkpoint.resume log.every "
+      "sample.prompt sample.tokens checkpoint.every checkpoint.keep checkpoint.resume "
+      "checkpoint.allow_data_change log.every "
       "log.tensorboard run.dir run.name debug.dump_gradients ";
   std::string names;
   for (const Key& key : schema())
