@@ -85,7 +85,7 @@ TEST_P(EmbeddingOps, Positions) {
         const int64_t N = B * T, first = probability > 0.3 ? 4 : 0, gap = C % 3 ? 8 : 0;
         Bench b = bench("embed_positions N=", N, " C=", C, " p=", probability, " table ", has_table);
         b.step(step);
-        const Operand x = b.inout("x", Kind::compute, {N, C}, normal(), {}, C + gap);
+        const Operand x = b.inout("x", Kind::compute, {N, C}, normal(), after_dropout(probability), C + gap);
         const Operand index = b.input("positions", Kind::i32, {N}, positions(T, first));
         const Operand table =
             has_table ? b.input("table", Kind::compute, {T + first, C}, normal()) : Operand();
@@ -104,7 +104,7 @@ TEST_P(EmbeddingOps, PositionsBackward) {
         const int64_t N = B * T, first = probability > 0.3 ? 4 : 0, gap = C % 3 ? 8 : 0;
         Bench b = bench("embed_positions_backward N=", N, " C=", C, " p=", probability, " table ", has_table);
         b.step(step);
-        const Operand d = b.inout("d", Kind::compute, {N, C}, normal(), {}, C + gap);
+        const Operand d = b.inout("d", Kind::compute, {N, C}, normal(), after_dropout(probability), C + gap);
         const std::vector<double> before = b.values(d);
         const Operand index = b.input("positions", Kind::i32, {N}, positions(T, first));
         // Sums of masked values that were rounded, in order.

@@ -149,14 +149,6 @@ TEST_P(OptimizerOps, Add) {
   }
 }
 
-TEST_P(OptimizerOps, AddOfRowsWithGaps) {
-  Bench b = bench("add with gaps");
-  const Operand x = b.input("x", Kind::compute, {31, 48}, normal(), 64);
-  const Operand y = b.input("y", Kind::compute, {31, 48}, normal());
-  const Operand out = b.output("out", Kind::compute, {31, 48}, same_bits(), 56);
-  b.run([&](Ops& ops, size_t s) { ops.add(x[s], y[s], out[s]); });
-}
-
 // Between all types, and bf16 with ties, infinities and subnormal numbers.
 TEST_P(OptimizerOps, Cast) {
   const std::vector<double> hard = {1 + 1.0 / 256,
