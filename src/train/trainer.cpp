@@ -349,7 +349,7 @@ void Trainer::dump_gradients() {
   std::vector<std::pair<std::string, Tensor>> gradients;
   for (const Parameter& p : runner_->parameters().all())
     gradients.emplace_back(p.spec.name, p.grad);
-  char name[32];
+  char name[64];
   std::snprintf(name, sizeof name, "step-%08lld.safetensors", static_cast<long long>(state_.step + 1));
   fs::create_directories(config_.debug.dump_gradients);
   write_safetensors(fs::path(config_.debug.dump_gradients) / name, gradients, *device_);
