@@ -32,14 +32,16 @@ void whole_loss(Bench& b, const Size& z, const Values& values, bool in_place, co
                              : b.input("logits", Kind::compute, {z.N, z.V}, logits(z, values), z.V + gap);
   const Operand dlogits = in_place ? x : b.output("dlogits", Kind::compute, {z.N, z.V}, bounds, z.V + gap);
   const Operand target = b.input("targets", Kind::i32, {z.N}, targets(z.valid));
-  const Operand stats = b.output("stats", Kind::master, {3, z.N});
+  // Fifty thousand terms are a long sum for f32, on four lanes above all.
+  const Bounds sums{.f32 = z.V > 10000 ? 1e-5 : 2e-6};
+  const Operand stats = b.output("stats", Kind::master, {3, z.N}, sums);
   const Operand losses = b.output("losses", Kind::master, {z.N}, Bounds{.f32 = bounds.f32});
   const VocabShard shard{0, z.valid};
   b.run([&](Ops& ops, size_t s) {
     ops.cross_entropy_statistics(x[s], target[s], shard, stats[s]);
     ops.cross_entropy_finish(x[s], target[s], shard, stats[s], losses[s], dlogits[s]);
   });
-  b.expect_close("sums", stats.rows(1, 1), Kind::master);
+  b.expect_close("sums", stats.rows(1, 1), Kind::master, sums);
 
   const std::vector<double> id = b.values(target), loss = b.values(losses), d = b.values(dlogits);
   for (int64_t r = 0; r < z.N; ++r) {
