@@ -137,6 +137,33 @@ TEST_P(AttentionOps, BackwardWithHugeScores) {
   backward(b, z, 20, ill_conditioned(2e-3, 4e-3));
 }
 
+// A step that went wrong must leave nothing behind: working memory full of NaN is overwritten or not read.
+TEST_P(AttentionOps, AfterNaN) {
+  for (const bool poisoned : {true, false}) {
+    const Size z = poisoned ? Size{2, 130, 2, 1, 128} : Size{1, 37, 2, 1, 24};
+    const Values values = poisoned ? constant(std::nan("")) : normal();
+    Bench b = bench("attention after NaN");
+    const int64_t N = z.B * z.T;
+    const Operand qkv = b.input("qkv", Kind::compute, {N, z.width()}, values);
+    const Operand dout = b.input("dout", Kind::compute, {N, z.H * z.D}, values);
+    const Operand out = b.output("out", Kind::compute, {N, z.H * z.D});
+    const Operand lse = b.output("lse", Kind::master, {z.B, z.H, z.T});
+    const Operand scratch = b.output("scratch", Kind::master, {z.B, z.H, z.T}, ill_conditioned(4e-6, 1e-2));
+    const Operand dqkv = b.output("dqkv", Kind::compute, {N, z.width()}, ill_conditioned(4e-6));
+    const Heads in(qkv, z), d(dqkv, z);
+    const Operand out_heads = out.heads(z.B, 0, z.H, z.D), dout_heads = dout.heads(z.B, 0, z.H, z.D);
+    const Bench::Body body = [&](Ops& ops, size_t s) {
+      ops.attention_forward(in.q[s], in.k[s], in.v[s], out_heads[s], lse[s]);
+      ops.attention_backward(in.q[s], in.k[s], in.v[s], out_heads[s], dout_heads[s], lse[s], scratch[s],
+                             d.q[s], d.k[s], d.v[s]);
+    };
+    if (poisoned)
+      body(tested().ops(), 0);
+    else
+      b.run(body);
+  }
+}
+
 // One token against a cache; what lies behind `length` is NaN and must not be read.
 TEST_P(AttentionOps, Decode) {
   for (const Size& z :

@@ -114,6 +114,31 @@ TEST_P(LinearOps, BackwardWeightTwice) {
   });
 }
 
+// A step that went wrong must leave nothing behind: working memory full of NaN is overwritten or not read.
+TEST_P(LinearOps, AfterNaN) {
+  for (const bool poisoned : {true, false}) {
+    const auto [N, K, O] = poisoned ? Size{257, 300, 300} : Size{37, 52, 41};
+    const Values values = poisoned ? constant(std::nan("")) : normal();
+    Bench b = bench("linear layers after NaN");
+    const Operand x = b.input("x", Kind::compute, {N, K}, values);
+    const Operand w = b.input("w", Kind::compute, {O, K}, values);
+    const Operand dy = b.input("dy", Kind::compute, {N, O}, values);
+    const Operand y = b.output("y", Kind::compute, {N, O});
+    const Operand dx = b.output("dx", Kind::compute, {N, K});
+    const Operand dw = b.inout("dw", Kind::master, {O, K}, values);
+    const Operand dbias = b.inout("dbias", Kind::master, {O}, values);
+    const Bench::Body body = [&](Ops& ops, size_t s) {
+      ops.linear_forward(x[s], w[s], {}, y[s], Activation::none, {});
+      ops.linear_backward_input(dy[s], w[s], dx[s], {});
+      ops.linear_backward_weight(dy[s], x[s], dw[s], dbias[s]);
+    };
+    if (poisoned)
+      body(tested().ops(), 0);
+    else
+      b.run(body);
+  }
+}
+
 TEST_P(LinearOps, GeluOfHardValues) {
   Bench b = bench("gelu_forward");
   std::vector<double> hard = {0, -0.0, 1e-30, -1e-30, 1, -1, 5, -5, 9, -9, 1e4, -1e4};
