@@ -3,7 +3,9 @@
 // The manifest is one JSON object in UTF-8.  Its first line is `{"format":N,` and its last line is
 // `"crc32c":"XXXXXXXX"}` and a newline, where XXXXXXXX is the CRC32C (Castagnoli; eight lower-case
 // hexadecimal digits) of every byte before that line.  Every future format keeps these two lines; a reader
-// checks the last one first, then refuses a format that it does not know.  Format 1 has, in this order:
+// checks the last one first, then refuses a format that it does not know.  Fields that a reader does not know
+// are skipped; a change that such a reader would get wrong needs a new format number.  Format 1 has, in this
+// order:
 //
 //   step, consumed_samples, optimizer_step, skipped_in_a_row, metrics_bytes   whole numbers, see
 //                                                                             CheckpointState

@@ -79,9 +79,8 @@ fs::path nearest_existing(const fs::path& path) {
 RunDirectory::RunDirectory(const fs::path& path) : path_(path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (!fs::is_directory(path))
-    fail_usage("cannot create the run directory ", path.string(), ": ",
-               error ? error.message() : "there is a file of that name",
+  if (error)
+    fail_usage("cannot create the run directory ", path.string(), ": ", error.message(),
                "; choose another one with --run.dir=DIR");
   take_lock();
 }
@@ -129,7 +128,8 @@ bool RunDirectory::used(const fs::path& path) {
 
 void RunDirectory::check_writable(const fs::path& path) {
   const fs::path existing = nearest_existing(path);
-  if (!fs::is_directory(existing))
+  std::error_code error;
+  if (!fs::is_directory(existing, error))
     fail_usage("cannot use ", path.string(), " as run directory: ", existing.string(),
                " is not a directory; choose another one with --run.dir=DIR");
   // Only an attempt tells: permissions, read-only mounts and quotas are not all visible in the mode bits.
