@@ -72,6 +72,7 @@ class Trainer {
   void evaluate_now();
   void sample_now();
   void save();
+  void save_or_go_on();
   std::optional<ExitCode> stop_reason();
   ExitCode finish(ExitCode code, const std::string& why);
   ExitCode stop_numerical();
@@ -301,7 +302,19 @@ void Trainer::log_step(const StepMetrics& m) {
 void Trainer::after_step() {
   if (due(config_.eval.every)) evaluate_now();
   if (due(config_.sample.every)) sample_now();
-  if (at_end() || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
+  if (at_end())
+    save();
+  else if (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)
+    save_or_go_on();
+}
+
+// A full disk costs a periodic checkpoint, not the run: the next one may succeed.
+void Trainer::save_or_go_on() {
+  try {
+    save();
+  } catch (const Error& error) {
+    log_.line(text("warning: no checkpoint at step ", state_.step, ": ", error.what(), "; training goes on"));
+  }
 }
 
 void Trainer::evaluate_now() {
