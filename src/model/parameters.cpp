@@ -286,4 +286,15 @@ void ParameterSet::gradient_sum_of_squares(const Tensor& total) const {
     device_.ops().sum_of_squares(p.grad, total);
 }
 
+bool ParameterSet::finite() const {
+  const Buffer buffer(device_, sizeof(double));
+  const Tensor total(buffer.data(), DType::f64, {1});
+  device_.ops().fill_zero(total);
+  for (const Parameter& p : parameters_)
+    device_.ops().sum(p.master.reshaped({p.master.elements()}), total);
+  double sum = 0;
+  device_.copy_out(&sum, total);
+  return std::isfinite(sum);
+}
+
 }  // namespace hearth

@@ -102,7 +102,6 @@ class Trainer {
   CheckpointState state_;
   int64_t first_step_ = 0;   // steps done before this process
   int64_t saved_step_ = -1;  // step of the newest checkpoint
-  bool last_finite_ = true;
   bool metrics_failure_reported_ = false;
   double train_seconds_ = 0;
   double smoothed_ms_ = 0;
@@ -203,7 +202,7 @@ ExitCode Trainer::run() {
     return loop();
   } catch (...) {
     // Whatever went wrong after a good step, its weights are kept.
-    if (last_finite_ && state_.step > saved_step_) save();
+    if (state_.step > saved_step_) save();
     throw;
   }
 }
@@ -251,7 +250,6 @@ void Trainer::step() {
   state_.optimizer_step += result.finite ? 1 : 0;
   state_.skipped_in_a_row = result.finite ? 0 : state_.skipped_in_a_row + 1;
   state_.val_loss.reset();
-  last_finite_ = result.finite;
 
   const double seconds = seconds_since(begin);
   train_seconds_ += seconds;
@@ -345,6 +343,10 @@ void Trainer::sample_now() {
 
 void Trainer::save() {
   if (state_.step == saved_step_) return;
+  if (!runner_->parameters().finite()) {
+    log_.line(text("warning: no checkpoint at step ", state_.step, ": the weights are not finite"));
+    return;
+  }
   const Clock::time_point begin = Clock::now();
   state_.metrics_bytes = metrics_->bytes();
   const fs::path path =

@@ -82,7 +82,7 @@ TEST(BadInput, ConfigurationsAreRefusedBeforeAnythingIsCreated) {
       {{"--data.tokenizer=klingon"}, 65, {"klingon"}},
       {{"--run.dir=/proc/nowhere/run"}, 2, {"/proc/nowhere/run"}},
       {{"--run.dir=configs/tiny.toml/run"}, 2, {"configs/tiny.toml"}},
-      {{"--checkpoint.resume=" + (data / "nothing").string()}, 65, {"nothing"}},
+      {{"--checkpoint.resume=" + (data / "nothing").string()}, 2, {"nothing"}},
       {{"--checkpoint.resume=" + data.string()}, 65, {"data"}},
   };
   for (const BadOption& c : cases) {
@@ -141,9 +141,13 @@ TEST(BadInput, RunDirectoriesInUse) {
 TEST(BadInput, DivergenceStopsWith70AndKeepsTheLastGoodCheckpoint) {
   TempDir dir;
   ASSERT_EQ(train_run(dir / "run", {"--train.steps=4"}).code, 0);
-  const Outcome outcome =
-      train_run(dir / "run", {"--train.steps=40", "--optimizer.lr=1e38", "--optimizer.min_lr=1e38",
-                              "--optimizer.clip=0", "--train.max_skipped=3"});
+  // Each update multiplies the weights by 1 - lr * weight_decay = -999.
+  const Words diverging = {
+      "--train.steps=60",     "--optimizer.lr=1000",           "--optimizer.weight_decay=1",
+      "--optimizer.warmup=0", "--optimizer.schedule=constant", "--train.max_skipped=3"};
+  Words rare = diverging;
+  rare.push_back("--checkpoint.every=1000");
+  const Outcome outcome = train_run(dir / "run", rare);
   EXPECT_EQ(outcome.code, 70) << outcome.output;
   EXPECT_NE(outcome.output.find("not finite"), std::string::npos) << outcome.output;
   const std::string metrics = read_file(dir / "run" / "metrics.jsonl");
@@ -152,6 +156,13 @@ TEST(BadInput, DivergenceStopsWith70AndKeepsTheLastGoodCheckpoint) {
   const Outcome resumed = train_run(dir / "run", {"--train.steps=6"});
   EXPECT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_EQ(testing::metrics(dir / "run", "step").size(), 6u);
+
+  // Weights that overflowed in a step whose loss was still finite are not saved either.
+  Words often = diverging;
+  often.push_back("--checkpoint.every=1");
+  const Outcome saved_often = train_run(dir / "often", often);
+  EXPECT_EQ(saved_often.code, 70) << saved_often.output;
+  EXPECT_NE(saved_often.output.find("the weights are not finite"), std::string::npos) << saved_often.output;
 }
 
 // Files may grow to 100 KiB only: checkpoints fail, the training goes on, and nothing half-written stays.
@@ -188,7 +199,7 @@ TEST(BadInput, OtherCommands) {
   // A character-level model names a character that it does not know.
   const Outcome chars = train_run(dir / "char", {"--data.tokenizer=char"});
   ASSERT_EQ(chars.code, 0) << chars.output;
-  expect_refused(run_program(hearth({"generate", (dir / "char").string(), "--prompt", "a\xe6\xbc\xa2"})), 65,
+  expect_refused(run_program(hearth({"generate", (dir / "char").string(), "--prompt", "a\xe6\xbc\xa2"})), 2,
                  {"\xe6\xbc\xa2"}, "unknown character");
 }
 
