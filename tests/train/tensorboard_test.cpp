@@ -39,6 +39,8 @@ TEST(TensorBoard, LongNumbersAndNames) {
             "2ad301"
             "0ad001"
             "0ac801");  // summary of 211 bytes, value of 208, tag of 200
+  const std::string two_bytes = TensorBoardWriter::scalar_record("a", 128, 1.f, 0.0);
+  EXPECT_EQ(hex(two_bytes.substr(12 + 9, 3)), "108001");
   // Step 0 is the default and is left out; the value is written even where it is 0.
   const std::string zero = TensorBoardWriter::scalar_record("a", 0, 0.f, 0.0);
   EXPECT_EQ(hex(zero.substr(12, 9 + 12)),
