@@ -1,0 +1,85 @@
+// Messages between the ranks of one group: Gloo's transport with deadlines, an abort that works from any
+// thread, and errors that name the rank that did not answer.
+#pragma once
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/control_plane.h"
+
+namespace hearth {
+
+// One operation of a group: what it is called in messages, its tag, and when it is given up.
+struct Operation {
+  std::string name;  // "all_reduce 12 of 4096 F32"
+  uint64_t tag = 0;
+  Clock::time_point deadline{};
+};
+
+class GlooLink {
+ public:
+  GlooLink(ControlPlane& control, std::shared_ptr<gloo::transport::Device>& device, std::string name,
+           std::vector<int> ranks);
+  ~GlooLink();
+  GlooLink(const GlooLink&) = delete;
+  GlooLink& operator=(const GlooLink&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+
+  // `kind` of `elements` `type`; `number` counts the operations that must match between ranks.
+  Operation operation(const std::string& kind, const std::string& type, int64_t elements,
+                      uint64_t number) const;
+  void abort() noexcept;
+
+  // Memory that messages come from or go to, one direction per window.  Starting never blocks; several
+  // messages may be under way at once.  The memory must live until the window is gone.
+  class Window {
+   public:
+    Window(GlooLink& link, const void* memory, int64_t bytes);
+    ~Window();
+    Window(const Window&) = delete;
+    Window& operator=(const Window&) = delete;
+
+    // Offsets and sizes in bytes; `part` tells the messages of one operation between two ranks apart.
+    // A message of zero bytes is no message.
+    void send(const Operation& operation, int peer, int64_t offset, int64_t bytes, uint64_t part = 0);
+    void receive(const Operation& operation, int peer, int64_t offset, int64_t bytes, uint64_t part = 0);
+    // Waits for everything that was started.  Throws Error.
+    void wait(const Operation& operation);
+
+   private:
+    friend class GlooLink;
+    template <class Action>
+    void guarded(const Operation& operation, int peer, const Action& action);
+
+    GlooLink& link_;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+    std::vector<int> sends_, receives_;  // peers of what is under way
+  };
+
+ private:
+  [[noreturn]] void fail(const Operation& operation, int peer, const std::string& why);
+
+  ControlPlane& control_;
+  const std::string name_;
+  const std::vector<int> ranks_;  // of the run, by rank in the group
+  const int rank_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::atomic<bool> aborted_ = false;
+  std::mutex mutex_;
+  std::set<Window*> windows_;
+  int listener_ = -1;
+};
+
+}  // namespace hearth
