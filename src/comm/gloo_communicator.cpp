@@ -35,6 +35,9 @@ class GlooCommunicator final : public Communicator {
                    const std::string& name, const std::vector<int>& ranks)
       : link_(control, device, name, ranks) {}
 
+  // Unfinished operations are given up.
+  ~GlooCommunicator() override { link_.close(); }
+
   int rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
   void abort() noexcept override { link_.abort(); }
@@ -96,9 +99,12 @@ class GlooCommunicator final : public Communicator {
         window->receive(operation, from, 0, tensor.bytes());
       pending->emplace_back(operation, std::move(window));
     }
-    return Request([pending] {
-      for (auto& [operation, window] : *pending)
+    return Request([this, pending] {
+      const auto deadline = link_.deadline();
+      for (auto& [operation, window] : *pending) {
+        operation.deadline = deadline;
         window->wait(operation);
+      }
     });
   }
 

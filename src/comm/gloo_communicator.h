@@ -21,7 +21,8 @@
 namespace hearth {
 
 // What the communicators of a process have in common: its network device, and the way to the control plane.
-// Outlives them.
+// Outlives them.  A communicator that is destroyed may cut off the last message to a slower rank: let a
+// barrier of the control plane (leave() is one) come before.
 class GlooFabric {
  public:
   // Uses the network interface by which this host reaches rank 0.  Operations fail after the control plane's

@@ -69,8 +69,17 @@ Operation GlooLink::operation(const std::string& kind, const std::string& type, 
   Operation op;
   op.name = text(kind, " ", number, " of ", elements, " ", type);
   op.tag = mix(mix(mix(static_cast<uint64_t>(elements)) ^ number, kind), type);
-  op.deadline = Clock::now() + control_.timeout() + margin;
+  op.deadline = deadline();
   return op;
+}
+
+Clock::time_point GlooLink::deadline() const {
+  return Clock::now() + control_.timeout() + margin;
+}
+
+void GlooLink::close() noexcept {
+  closing_ = true;
+  abort();
 }
 
 void GlooLink::abort() noexcept {
@@ -85,6 +94,7 @@ void GlooLink::abort() noexcept {
 // Throws the run's failure: the one that the control plane knows of, or this one, which it then learns.
 void GlooLink::fail(const Operation& operation, int peer, const std::string& why) {
   const std::string here = text(operation.name, " on the ", name_, " axis");
+  if (closing_) throw Error(ExitCode::peer, text(here, " was given up"));
   const bool late = Clock::now() >= operation.deadline;
   if (const auto known = control_.wait_for_failure(late ? milliseconds(0) : verdict_patience))
     throw Error(known->code,

@@ -40,7 +40,12 @@ class GlooLink {
   // `kind` of `elements` `type`; `number` counts the operations that must match between ranks.
   Operation operation(const std::string& kind, const std::string& type, int64_t elements,
                       uint64_t number) const;
+  // When an operation that starts now is given up.
+  Clock::time_point deadline() const;
+  // Ends all waiting with an error: the run's failure.
   void abort() noexcept;
+  // The same, but this rank only unwinds: its real reason is on its way to the control plane elsewhere.
+  void close() noexcept;
 
   // Memory that messages come from or go to, one direction per window.  Starting never blocks; several
   // messages may be under way at once.  The memory must live until the window is gone.
@@ -77,6 +82,7 @@ class GlooLink {
   const int rank_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
   std::atomic<bool> aborted_ = false;
+  std::atomic<bool> closing_ = false;
   std::mutex mutex_;
   std::set<Window*> windows_;
   int listener_ = -1;
