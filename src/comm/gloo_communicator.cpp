@@ -3,6 +3,7 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <map>
 
@@ -80,30 +81,30 @@ class GlooCommunicator final : public Communicator {
 
   // Needs no thread: Gloo's own moves the data as soon as both sides have called.
   Request exchange(std::span<const Transfer> transfers) override {
-    auto pending = std::make_shared<std::vector<std::pair<Operation, std::unique_ptr<GlooLink::Window>>>>();
+    auto pending = std::make_shared<std::vector<std::pair<Operation, std::unique_ptr<GlooLink::Batch>>>>();
     for (const Transfer& transfer : transfers) {
-      require_contiguous(transfer.tensor);
+      const Tensor& tensor = transfer.tensor;
+      require_contiguous(tensor);
       check(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank(),
             "a transfer between rank ", rank(), " and rank ", transfer.peer, " of ", size());
       const bool sends = transfer.direction == Transfer::Direction::send;
       const int from = sends ? rank() : transfer.peer;
       const int to = sends ? transfer.peer : rank();
-      const Tensor& tensor = transfer.tensor;
       const Operation operation =
           link_.operation(text("transfer from ", from, " to ", to), std::string(name_of(tensor.dtype)),
                           tensor.elements(), ++transfers_[{from, to}]);
-      auto window = std::make_unique<GlooLink::Window>(link_, tensor.data, tensor.bytes());
+      auto message = std::make_unique<GlooLink::Batch>(link_);
       if (sends)
-        window->send(operation, to, 0, tensor.bytes());
+        message->send(operation, to, tensor.data, tensor.bytes());
       else
-        window->receive(operation, from, 0, tensor.bytes());
-      pending->emplace_back(operation, std::move(window));
+        message->receive(operation, from, tensor.data, tensor.bytes());
+      pending->emplace_back(operation, std::move(message));
     }
     return Request([this, pending] {
       const auto deadline = link_.deadline();
-      for (auto& [operation, window] : *pending) {
+      for (auto& [operation, message] : *pending) {
         operation.deadline = deadline;
-        window->wait(operation);
+        message->wait(operation);
       }
     });
   }
@@ -114,11 +115,10 @@ class GlooCommunicator final : public Communicator {
     start("barrier", Tensor(&byte, DType::u8, {1}), [this](const Operation& operation) {
       std::byte out{}, in{};
       for (int distance = 1; distance < size(); distance *= 2) {
-        GlooLink::Window sending(link_, &out, 1), receiving(link_, &in, 1);
-        receiving.receive(operation, (rank() - distance + size()) % size(), 0, 1, distance);
-        sending.send(operation, (rank() + distance) % size(), 0, 1, distance);
-        receiving.wait(operation);
-        sending.wait(operation);
+        GlooLink::Batch round(link_);
+        round.receive(operation, (rank() - distance + size()) % size(), &in, 1, distance);
+        round.send(operation, (rank() + distance) % size(), &out, 1, distance);
+        round.wait(operation);
       }
     }).wait();
   }
@@ -150,16 +150,16 @@ class GlooCommunicator final : public Communicator {
   void all_reduce_small(const Operation& operation, const Tensor& inout, Reduce op) {
     const int64_t bytes = inout.bytes();
     staging_.resize(static_cast<size_t>(bytes * size()));
-    GlooLink::Window arriving(link_, staging_.data(), bytes * size()), leaving(link_, inout.data, bytes);
+    GlooLink::Batch batch(link_);
     std::vector<const void*> parts;
     for (int peer = 0; peer < size(); ++peer) {
-      parts.push_back(peer == rank() ? inout.data : staging_.data() + peer * bytes);
+      std::byte* arriving = staging_.data() + peer * bytes;
+      parts.push_back(peer == rank() ? inout.data : arriving);
       if (peer == rank()) continue;
-      arriving.receive(operation, peer, peer * bytes, bytes);
-      leaving.send(operation, peer, 0, bytes);
+      batch.receive(operation, peer, arriving, bytes);
+      batch.send(operation, peer, inout.data, bytes);
     }
-    arriving.wait(operation);
-    leaving.wait(operation);
+    batch.wait(operation);
     if (bytes) combine(inout.dtype, op, parts, inout.data, inout.elements());
   }
 
@@ -168,36 +168,40 @@ class GlooCommunicator final : public Communicator {
   void reduce_own_part(const Operation& operation, const Tensor& in, Reduce op, std::byte* out) {
     const int64_t width = size_of(in.dtype), segment = segment_bytes / width;
     const Part own = part_of(in.elements(), size(), rank());
-    const int64_t own_segments = (own.count + segment - 1) / segment;
-    const int64_t half = std::min(own.count, segment) * width;  // bytes of one rank's segment in staging
-    staging_.resize(static_cast<size_t>(2 * half * size()));
-    GlooLink::Window leaving(link_, in.data, in.bytes());
-    std::array<std::unique_ptr<GlooLink::Window>, 2> arriving;
-    for (int turn = 0; turn < 2; ++turn)
-      arriving[turn] =
-          std::make_unique<GlooLink::Window>(link_, staging_.data() + turn * half * size(), half * size());
-
-    const auto receive_segment = [&](int64_t k) {
-      const int64_t count = std::min(segment, own.count - k * segment);
-      for (int peer = 0; peer < size(); ++peer)
-        if (peer != rank()) arriving[k % 2]->receive(operation, peer, peer * half, count * width, k);
+    const auto segments = [&](const Part& part) { return (part.count + segment - 1) / segment; };
+    const auto count_of = [&](const Part& part, int64_t k) {
+      return std::min(segment, part.count - k * segment);
     };
-    if (own_segments > 0) receive_segment(0);
+    const int64_t slot = std::min(own.count, segment) * width;  // bytes of staging, two for each rank
+    staging_.resize(static_cast<size_t>(2 * slot * size()));
+    std::byte* const data = static_cast<std::byte*>(in.data);
+    const auto place = [&](int64_t k, int peer) {  // where segment k from `peer` lies
+      return peer == rank() ? data + (own.begin + k * segment) * width
+                            : staging_.data() + (k % 2 * size() + peer) * slot;
+    };
+
+    GlooLink::Batch leaving(link_);
+    std::array<GlooLink::Batch, 2> arriving{GlooLink::Batch(link_), GlooLink::Batch(link_)};
+    const auto receive_segment = [&](int64_t k) {
+      for (int peer = 0; peer < size() && k < segments(own); ++peer)
+        if (peer != rank())
+          arriving[k % 2].receive(operation, peer, place(k, peer), count_of(own, k) * width, k);
+    };
+    receive_segment(0);
     for (int step = 1; step < size(); ++step) {  // starting with the next rank, so that not all address one
       const int peer = (rank() + step) % size();
       const Part theirs = part_of(in.elements(), size(), peer);
-      for (int64_t k = 0; k * segment < theirs.count; ++k)
-        leaving.send(operation, peer, (theirs.begin + k * segment) * width,
-                     std::min(segment, theirs.count - k * segment) * width, k);
+      for (int64_t k = 0; k < segments(theirs); ++k)
+        leaving.send(operation, peer, data + (theirs.begin + k * segment) * width,
+                     count_of(theirs, k) * width, k);
     }
-    for (int64_t k = 0; k < own_segments; ++k) {
-      if (k + 1 < own_segments) receive_segment(k + 1);
-      arriving[k % 2]->wait(operation);
-      std::vector<const void*> parts;
+    std::vector<const void*> parts(static_cast<size_t>(size()));
+    for (int64_t k = 0; k < segments(own); ++k) {
+      receive_segment(k + 1);
+      arriving[k % 2].wait(operation);
       for (int peer = 0; peer < size(); ++peer)
-        parts.push_back(peer == rank() ? static_cast<std::byte*>(in.data) + (own.begin + k * segment) * width
-                                       : staging_.data() + (k % 2 * size() + peer) * half);
-      combine(in.dtype, op, parts, out + k * segment * width, std::min(segment, own.count - k * segment));
+        parts[static_cast<size_t>(peer)] = place(k, peer);
+      combine(in.dtype, op, parts, out + k * segment * width, count_of(own, k));
     }
     leaving.wait(operation);
   }
@@ -206,33 +210,33 @@ class GlooCommunicator final : public Communicator {
   void gather_parts(const Operation& operation, const Tensor& inout) {
     constexpr uint64_t phase = 1ull << 63;  // tells the messages from those of the reduction before
     const int64_t width = size_of(inout.dtype);
+    std::byte* const data = static_cast<std::byte*>(inout.data);
     const Part own = part_of(inout.elements(), size(), rank());
-    GlooLink::Window leaving(link_, inout.data, inout.bytes()), arriving(link_, inout.data, inout.bytes());
+    GlooLink::Batch batch(link_);
     for (int step = 1; step < size(); ++step) {
-      const int from = (rank() - step + size()) % size();
+      const int from = (rank() - step + size()) % size(), to = (rank() + step) % size();
       const Part theirs = part_of(inout.elements(), size(), from);
-      arriving.receive(operation, from, theirs.begin * width, theirs.count * width, phase);
-      leaving.send(operation, (rank() + step) % size(), own.begin * width, own.count * width, phase);
+      batch.receive(operation, from, data + theirs.begin * width, theirs.count * width, phase);
+      batch.send(operation, to, data + own.begin * width, own.count * width, phase);
     }
-    arriving.wait(operation);
-    leaving.wait(operation);
+    batch.wait(operation);
   }
 
   // A binomial tree: in round k, the ranks below 2^k (counted from the root) each serve one above.
   void broadcast_now(const Operation& operation, const Tensor& inout, int root) {
     const int place = (rank() - root + size()) % size();
     const auto rank_at = [&](int other) { return (other + root) % size(); };
-    GlooLink::Window window(link_, inout.data, inout.bytes());
+    GlooLink::Batch batch(link_);
     int bit = 1;
     while (bit <= place)
       bit *= 2;
     if (place > 0) {
-      window.receive(operation, rank_at(place - bit / 2), 0, inout.bytes());
-      window.wait(operation);
+      batch.receive(operation, rank_at(place - bit / 2), inout.data, inout.bytes());
+      batch.wait(operation);
     }
     for (; place + bit < size(); bit *= 2)
-      window.send(operation, rank_at(place + bit), 0, inout.bytes());
-    window.wait(operation);
+      batch.send(operation, rank_at(place + bit), inout.data, inout.bytes());
+    batch.wait(operation);
   }
 
   GlooLink link_;
@@ -249,6 +253,8 @@ struct GlooFabric::Transport {
 };
 
 GlooFabric::GlooFabric(ControlPlane& control) : control_(control), transport_(std::make_unique<Transport>()) {
+  // Gloo writes to sockets that a dead peer has closed; that must be an error, not the end of this process.
+  std::signal(SIGPIPE, SIG_IGN);
   gloo::transport::tcp::attr where;
   where.hostname = control.member(control.rank()).address;
   try {

@@ -26,7 +26,8 @@ namespace hearth {
 class GlooFabric {
  public:
   // Uses the network interface by which this host reaches rank 0.  Operations fail after the control plane's
-  // timeout plus a margin, in which the control plane finds a silent rank and names it.
+  // timeout plus a margin, in which the control plane finds a silent rank and names it.  From here on the
+  // process ignores SIGPIPE.
   explicit GlooFabric(ControlPlane& control);
   ~GlooFabric();
 

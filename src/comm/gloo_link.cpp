@@ -85,10 +85,11 @@ void GlooLink::close() noexcept {
 void GlooLink::abort() noexcept {
   const std::lock_guard lock(mutex_);
   aborted_ = true;
-  for (Window* window : windows_) {
-    window->buffer_->abortWaitRecv();
-    window->buffer_->abortWaitSend();
-  }
+  for (Batch* batch : batches_)
+    for (const Batch::Message& message : batch->messages_) {
+      message.buffer->abortWaitRecv();
+      message.buffer->abortWaitSend();
+    }
 }
 
 // Throws the run's failure: the one that the control plane knows of, or this one, which it then learns.
@@ -111,64 +112,66 @@ void GlooLink::fail(const Operation& operation, int peer, const std::string& why
   throw Error(ExitCode::peer, reason);
 }
 
-GlooLink::Window::Window(GlooLink& link, const void* memory, int64_t bytes)
-    : link_(link),
-      buffer_(link.context_->createUnboundBuffer(const_cast<void*>(memory), static_cast<size_t>(bytes))) {
+GlooLink::Batch::Batch(GlooLink& link) : link_(link) {
   const std::lock_guard lock(link_.mutex_);
-  link_.windows_.insert(this);
+  link_.batches_.insert(this);
 }
 
-GlooLink::Window::~Window() {
+GlooLink::Batch::~Batch() {
   const std::lock_guard lock(link_.mutex_);
-  link_.windows_.erase(this);
+  link_.batches_.erase(this);
 }
 
+// Runs an action of Gloo, which throws, or returns false, when it cannot succeed any more.
 template <class Action>
-void GlooLink::Window::guarded(const Operation& operation, int peer, const Action& action) {
-  if (link_.aborted_) link_.fail(operation, peer, "aborted");
+void GlooLink::Batch::guarded(const Operation& operation, int peer, const Action& action) {
   try {
-    if (action()) return;
+    if (!link_.aborted_ && action()) return;
   } catch (const std::exception& broken) {
     link_.fail(operation, peer, broken.what());
   }
   link_.fail(operation, peer, "aborted");
 }
 
-void GlooLink::Window::send(const Operation& operation, int peer, int64_t offset, int64_t bytes,
-                            uint64_t part) {
-  if (bytes == 0) return;
-  guarded(operation, peer, [&] {
-    buffer_->send(peer, mix(operation.tag ^ mix(part)), static_cast<size_t>(offset),
-                  static_cast<size_t>(bytes));
+void GlooLink::Batch::start(const Operation& operation, Message message, int64_t bytes, uint64_t part) {
+  const uint64_t tag = mix(operation.tag ^ mix(part));
+  guarded(operation, message.peer, [&] {
+    if (message.sends)
+      message.buffer->send(message.peer, tag, 0, static_cast<size_t>(bytes));
+    else
+      message.buffer->recv(message.peer, tag, 0, static_cast<size_t>(bytes));
     return true;
   });
-  sends_.push_back(peer);
+  const std::lock_guard lock(link_.mutex_);
+  messages_.push_back(std::move(message));
 }
 
-void GlooLink::Window::receive(const Operation& operation, int peer, int64_t offset, int64_t bytes,
-                               uint64_t part) {
+void GlooLink::Batch::send(const Operation& operation, int peer, const void* from, int64_t bytes,
+                           uint64_t part) {
   if (bytes == 0) return;
-  guarded(operation, peer, [&] {
-    buffer_->recv(peer, mix(operation.tag ^ mix(part)), static_cast<size_t>(offset),
-                  static_cast<size_t>(bytes));
-    return true;
-  });
-  receives_.push_back(peer);
+  auto buffer = link_.context_->createUnboundBuffer(const_cast<void*>(from), static_cast<size_t>(bytes));
+  start(operation, {peer, true, std::move(buffer)}, bytes, part);
 }
 
-void GlooLink::Window::wait(const Operation& operation) {
-  const auto left = [&] {
-    return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(operation.deadline - Clock::now()));
-  };
-  const auto drain = [&](std::vector<int>& pending, const auto& wait_for_one) {
-    while (!pending.empty()) {
-      int peer = -1;
-      guarded(operation, pending.front(), [&] { return wait_for_one(&peer); });
-      pending.erase(std::find(pending.begin(), pending.end(), peer));
+void GlooLink::Batch::receive(const Operation& operation, int peer, void* to, int64_t bytes, uint64_t part) {
+  if (bytes == 0) return;
+  auto buffer = link_.context_->createUnboundBuffer(to, static_cast<size_t>(bytes));
+  start(operation, {peer, false, std::move(buffer)}, bytes, part);
+}
+
+// Receives first: what a peer lacks is found out by name.
+void GlooLink::Batch::wait(const Operation& operation) {
+  for (bool sends : {false, true})
+    for (const Message& message : messages_) {
+      if (message.sends != sends) continue;
+      guarded(operation, message.peer, [&] {
+        const auto left =
+            std::max(milliseconds(1), std::chrono::ceil<milliseconds>(operation.deadline - Clock::now()));
+        return sends ? message.buffer->waitSend(left) : message.buffer->waitRecv(left);
+      });
     }
-  };
-  drain(receives_, [&](int* peer) { return buffer_->waitRecv(peer, left()); });
-  drain(sends_, [&](int* peer) { return buffer_->waitSend(peer, left()); });
+  const std::lock_guard lock(link_.mutex_);
+  messages_.clear();
 }
 
 }  // namespace hearth

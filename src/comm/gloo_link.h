@@ -47,30 +47,35 @@ class GlooLink {
   // The same, but this rank only unwinds: its real reason is on its way to the control plane elsewhere.
   void close() noexcept;
 
-  // Memory that messages come from or go to, one direction per window.  Starting never blocks; several
-  // messages may be under way at once.  The memory must live until the window is gone.
-  class Window {
+  // Messages that are under way together.  Starting one never blocks; its memory must live until the batch is
+  // gone.
+  class Batch {
    public:
-    Window(GlooLink& link, const void* memory, int64_t bytes);
-    ~Window();
-    Window(const Window&) = delete;
-    Window& operator=(const Window&) = delete;
+    explicit Batch(GlooLink& link);
+    ~Batch();
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
 
-    // Offsets and sizes in bytes; `part` tells the messages of one operation between two ranks apart.
-    // A message of zero bytes is no message.
-    void send(const Operation& operation, int peer, int64_t offset, int64_t bytes, uint64_t part = 0);
-    void receive(const Operation& operation, int peer, int64_t offset, int64_t bytes, uint64_t part = 0);
+    // `part` tells the messages of one operation between two ranks apart.  No bytes: no message.
+    void send(const Operation& operation, int peer, const void* from, int64_t bytes, uint64_t part = 0);
+    void receive(const Operation& operation, int peer, void* to, int64_t bytes, uint64_t part = 0);
     // Waits for everything that was started.  Throws Error.
     void wait(const Operation& operation);
 
    private:
     friend class GlooLink;
+    // Gloo's buffers forget which of several peers has answered, so each message has its own.
+    struct Message {
+      int peer;
+      bool sends;
+      std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+    };
+    void start(const Operation& operation, Message message, int64_t bytes, uint64_t part);
     template <class Action>
     void guarded(const Operation& operation, int peer, const Action& action);
 
     GlooLink& link_;
-    std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
-    std::vector<int> sends_, receives_;  // peers of what is under way
+    std::vector<Message> messages_;
   };
 
  private:
@@ -84,7 +89,7 @@ class GlooLink {
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> closing_ = false;
   std::mutex mutex_;
-  std::set<Window*> windows_;
+  std::set<Batch*> batches_;
   int listener_ = -1;
 };
 

@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-constexpr int64_t sizes[] = {0, 1, 2, 3, 7, 64, 1000, 1023, 4097, 70'001};
+constexpr int64_t sizes[] = {0, 1, 3, 7, 1000, 4097, 70'001};
 constexpr int64_t large = 1'500'000;  // several segments, for f32 only
 
 template <class T>
@@ -133,7 +133,7 @@ void check_copies(Communicator& group, int64_t n) {
   std::copy(in.begin(), in.end(), all.begin() + rank * n);
   group.all_gather(view(all).rows(rank * n, n), view(all)).wait();
   require_equal(all, want, true, "all_gather in place" + of);
-  for (int root = 0; root < size; ++root) {
+  for (int root : {0, size / 2, size - 1}) {
     std::vector<T> x = values<T>(rank, n, 4);
     group.broadcast(view(x), root).wait();
     require_equal(x, values<T>(root, n, 4), true, "broadcast" + of);
@@ -200,12 +200,14 @@ void check_nan(Communicator& group) {
 
 }  // namespace
 
-void check_conformance(Communicator& group, bool exact) {
+void check_conformance(Communicator& group, bool exact, Types types) {
   check_type<float>(group, exact);
-  check_type<double>(group, exact);
   check_type<bf16>(group, exact);
-  check_type<int64_t>(group, true);
-  check_type<int32_t>(group, true);
+  if (types == Types::all) {
+    check_type<double>(group, exact);
+    check_type<int64_t>(group, true);
+    check_type<int32_t>(group, true);
+  }
   check_reductions<float>(group, large, exact);
   check_copies<float>(group, large);
   check_copies<uint8_t>(group, 5001);
