@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 using wire::Kind;
 
 constexpr milliseconds send_patience{5'000};
+constexpr milliseconds status_interval{100};  // at most, besides the heartbeats
 
 void wake(const Descriptor& eventfd) {
   const uint64_t one = 1;
@@ -55,13 +56,13 @@ void ControlPlane::join() {
         std::move(listener),
         Coordinator::Options{self, options_.init_timeout, options_.timeout, options_.log});
   }
-  // The coordinator, which knows more, gives up first.
-  const auto deadline = Clock::now() + options_.init_timeout + milliseconds(2000);
+  const auto deadline = Clock::now() + options_.init_timeout;
   connect_to_coordinator(deadline);
   last_heard_ = Clock::now();
   thread_ = std::thread([this] { serve(); });
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [&] { return welcomed_ || failure_; });
+  // The coordinator, which knows more, gives up first.
+  changed_.wait_until(lock, deadline + milliseconds(2000), [&] { return welcomed_ || failure_; });
   lock.unlock();
   try {
     throw_if_failed();
@@ -252,8 +253,13 @@ void ControlPlane::throw_if_failed() const {
 }
 
 void ControlPlane::set_status(const std::string& status) {
-  const std::lock_guard lock(mutex_);
-  status_ = status;
+  {
+    const std::lock_guard lock(mutex_);
+    status_ = status;
+    if (world() == 1 || Clock::now() < next_status_) return;  // the next heartbeat carries it
+    next_status_ = Clock::now() + status_interval;
+  }
+  send(wire::Writer().string(status).message(Kind::heartbeat));
 }
 
 void ControlPlane::fail(ExitCode code, const std::string& reason) noexcept {

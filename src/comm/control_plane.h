@@ -102,6 +102,7 @@ class ControlPlane {
   bool welcomed_ = false;
   bool leaving_ = false;
   std::string status_;
+  Clock::time_point next_status_{};
   std::map<std::string, std::string> values_;
   std::set<std::string> released_;
   uint64_t barriers_ = 0;

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 using wire::Kind;
 
 constexpr milliseconds longest_silence_before_hello{10'000};
-constexpr milliseconds longest_drain{2'000};
+constexpr milliseconds longest_drain{1'000};
 
 std::string failure_message(const Failure& failure) {
   return wire::Writer()
