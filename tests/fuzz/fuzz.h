@@ -24,6 +24,10 @@ struct Parser {
 };
 
 std::vector<Parser> all_parsers();
+// Those of checkpoints (checkpoint_fuzz.cpp), a part of all_parsers().
+std::vector<Parser> checkpoint_parsers();
+// Those of the configuration (config_fuzz.cpp), a part of all_parsers().
+std::vector<Parser> config_parsers();
 
 // A mutated copy of one of the seeds.
 std::string mutate(const std::vector<std::string>& seeds, std::mt19937_64& random);

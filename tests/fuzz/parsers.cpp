@@ -129,7 +129,7 @@ void tokenise(std::string_view input, const fs::path&) {
 }  // namespace
 
 std::vector<Parser> all_parsers() {
-  return {
+  std::vector<Parser> parsers = {
       {"token_file", token_file_seeds(), parse_token_file},
       {"tokenizer_json", tokenizer_json_seeds(), parse_tokenizer_json},
       {"merges", {merges, "a b\nab c\n"}, parse_merges_text},
@@ -137,6 +137,11 @@ std::vector<Parser> all_parsers() {
       {"jsonl", jsonl_seeds(), parse_jsonl},
       {"gpt2_text", text_seeds(), tokenise},
   };
+  for (Parser& parser : config_parsers())
+    parsers.push_back(std::move(parser));
+  for (Parser& parser : checkpoint_parsers())
+    parsers.push_back(std::move(parser));
+  return parsers;
 }
 
 }  // namespace hearth::fuzz
