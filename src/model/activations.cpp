@@ -11,6 +11,7 @@ class LayerCarver {
  public:
   LayerCarver(const ModelConfig& model, const StageOptions& options)
       : model_(model),
+        local_(local_shape(model, options.shard)),
         c_(compute_dtype(options.precision)),
         m_(master_dtype(options.precision)),
         n_(options.tokens()) {}

@@ -56,6 +56,9 @@ class Optimizer {
 
   const std::vector<OptimizerPiece>& pieces() const { return memory_.pieces; }
 
+  // Whether each rank of the group has its own rows; otherwise all have all.
+  bool sharded() const { return sharded_; }
+
   // Sets masters to their initial values, moments and gradients to zero, and the weights from the masters.
   void initialize(uint64_t seed);
   // Sets the weights of all rows from the masters, on all ranks of the group (after loading a checkpoint).

@@ -13,6 +13,8 @@
 #include "device/device.h"
 #include "model/parameters.h"
 #include "model/stage.h"
+#include "parallel/optimizer.h"
+#include "parallel/process_groups.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
 
@@ -32,15 +34,21 @@ struct StepResult {
 
 class StepRunner {
  public:
-  StepRunner(const RunConfig& config, Device& device);
+  // `groups` must outlive the runner; every rank makes one, and calls the same functions in the same order.
+  StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups);
 
-  // The memory that the constructor would allocate.
-  static MemoryPlan plan(const RunConfig& config);
+  // The memory that the constructor would allocate on the rank at this place of the grid.
+  static MemoryPlan plan(const RunConfig& config, const Grid& grid);
 
-  ParameterSet& parameters() { return parameters_; }
+  const ParameterSet& parameters() const { return parameters_; }
+  const Optimizer& optimizer() const { return optimizer_; }
 
-  // One optimizer step over `microbatches`, which hold samples first_sample, first_sample + 1, ... in order.
-  // `on_gradients` is called between backward and update (may be empty).
+  // Initial weights, as functions of the seed.
+  void initialize();
+
+  // One optimizer step over this rank's `microbatches`: microbatch j of data rank d holds `rows` samples from
+  // first_sample + (j * D + d) * rows on.  `on_gradients` is called between backward and update (may be
+  // empty).
   StepResult run(const StepInput& input, const std::vector<HostBatch>& microbatches,
                  const std::function<void()>& on_gradients = {});
 
@@ -48,7 +56,10 @@ class StepRunner {
   // state. Returns nothing when `stop` became true.
   std::optional<double> evaluate(const Dataset& dataset, int64_t tokens, const std::function<bool()>& stop);
 
-  // Every tensor of the training state, as pieces of global tensors.
+  // Whether all weights of this rank are finite.
+  bool weights_finite() const;
+  // Every tensor of the training state that this rank writes, as pieces of global tensors: each element is
+  // written by one rank.
   std::vector<CheckpointPiece> checkpoint_pieces() const;
   // Loads all of them and sets the compute weights.
   void load(const CheckpointReader& checkpoint);
@@ -56,15 +67,24 @@ class StepRunner {
  private:
   void set_step_params(const StepParams& params);
   void accumulate(int64_t first_sample, const std::vector<HostBatch>& microbatches);
-  double read_scalar(const Tensor& scalar) const;
+
+  double count_valid(const std::vector<HostBatch>& microbatches);
+  struct Totals {
+    double loss;
+    double squares;
+  };
+  Totals reduce_totals();
+  bool counts(const ParamSpec& spec) const;
+  std::vector<CheckpointPiece> all_pieces() const;
 
   const RunConfig config_;
   Device& device_;
-  SelfCommunicator self_;
+  const ProcessGroups& groups_;
   ParameterSet parameters_;
+  Optimizer optimizer_;
   Stage stage_;
   Buffer scalars_;
-  Tensor norm_total_;  // f64 [1]
+  Tensor totals_;  // f64 [2]: sum of the losses, sum of squares of the gradients
   Tensor step_params_;
   StepParams host_params_;
 };
@@ -74,8 +94,8 @@ class StepRunner {
 std::optional<double> evaluate_stage(Stage& stage, Device& device, const Dataset& dataset, int64_t tokens,
                                      int64_t rows, const std::function<bool()>& stop);
 
-// The stage of a single process: every block, one microbatch in flight.
-StageOptions single_stage_options(const RunConfig& config);
+// The part of the model that a place of the grid runs.
+StageOptions stage_options(const RunConfig& config, const Grid& grid);
 
 // Sequences of one forward pass: train.micro_batch, or the whole batch.
 inline int64_t micro_batch_of(const TrainConfig& train) {

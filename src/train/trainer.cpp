@@ -95,6 +95,7 @@ class Trainer {
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<LineFile> metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;
+  ProcessGroups groups_;
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Loader> loader_;
@@ -159,11 +160,11 @@ void Trainer::open_run() {
 }
 
 void Trainer::build() {
-  runner_ = std::make_unique<StepRunner>(config_, *device_);
+  runner_ = std::make_unique<StepRunner>(config_, *device_, groups_);
   if (source_)
     runner_->load(*source_);
   else
-    runner_->parameters().initialize(config_.train.seed);
+    runner_->initialize();
   source_.reset();
   state_.config = values_;
   state_.data_fingerprint = corpus_->train.fingerprint();
@@ -183,7 +184,7 @@ ExitCode Trainer::run() {
   RunDirectory::check_writable(config_.run.dir);
   find_start();
 
-  const MemoryPlan memory = StepRunner::plan(config_);
+  const MemoryPlan memory = StepRunner::plan(config_, groups_.grid);
   log_.line(text("hearth: training in ", config_.run.dir));
   for (const std::string& line : start_report(config_, *corpus_, *device_, memory, start_sentence()))
     log_.line(line);
@@ -343,7 +344,7 @@ void Trainer::sample_now() {
 
 void Trainer::save() {
   if (state_.step == saved_step_) return;
-  if (!runner_->parameters().finite()) {
+  if (!runner_->weights_finite()) {
     log_.line(text("warning: no checkpoint at step ", state_.step, ": the weights are not finite"));
     return;
   }
