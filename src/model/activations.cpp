@@ -102,6 +102,8 @@ Workspace carve_workspace(const ModelConfig& model, const StageOptions& options,
   if (!options.training) return w;
   w.d_residual = carver.compute(scratch, model.channels);
   w.d_branch = model.dropout > 0 ? carver.compute(scratch, model.channels) : w.d_residual;
+  const bool last = options.first_layer + options.layers == model.layers;
+  if (!last) w.d_output = carver.compute(scratch, model.channels);
   w.d_attention = carver.compute(scratch, carver.local().attention_width());
   w.d_qkv = carver.compute(scratch, carver.local().qkv_width());
   w.d_pre = carver.compute(scratch, carver.local().ffn);

@@ -61,6 +61,7 @@ struct Workspace {
   Tensor normed_final;  // [N, C]
   Tensor d_residual;    // [N, C]
   Tensor d_branch;      // [N, C]; the same as d_residual without dropout
+  Tensor d_output;      // [N, C] what a later stage sent back; absent on the last stage
   Tensor d_attention;   // [N, C]
   Tensor d_qkv;         // like qkv
   Tensor d_pre;         // [N, F]

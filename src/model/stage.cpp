@@ -103,7 +103,15 @@ Tensor Stage::output(int slot, const Microbatch& batch) {
   return memory_.slots[slot].residual_final.rows(0, tokens_of(batch));
 }
 
-Tensor Stage::d_residual(const Microbatch& batch) {
+Tensor Stage::d_output(const Microbatch& batch) {
+  return memory_.work.d_output.rows(0, tokens_of(batch));
+}
+
+Tensor Stage::d_input(const Microbatch& batch) {
+  return d_residual(batch);
+}
+
+Tensor Stage::d_residual(const Microbatch& batch) const {
   return memory_.work.d_residual.rows(0, tokens_of(batch));
 }
 
@@ -245,6 +253,7 @@ void Stage::backward(int slot, const Microbatch& batch, const std::function<void
 void Stage::output_backward(const Slot& s, const Microbatch& batch) {
   const int64_t n = tokens_of(batch);
   const int64_t block = options_.layers - 1;
+  if (!last()) ops_.copy(d_output(batch), d_residual(batch));
   Ops::ResidualNormBackward p;
   p.d_residual = d_residual(batch);
   p.accumulate = !last();

@@ -70,11 +70,13 @@ class Stage {
   // gradient.
   void forward(int slot, const Microbatch& batch);
 
-  // Backward of the same microbatch; adds to every weight gradient.  A later stage's gradient of output()
-  // must have been put into d_residual() before; an earlier stage finds its own there afterwards.
-  // `layer_done(l)` is called when every gradient of block l and the later ones is complete (may be empty).
+  // Backward of the same microbatch; adds to every weight gradient.  A stage that is not the last one reads
+  // the gradient of output() from d_output(); one that is not the first leaves the gradient of input() in
+  // d_input(). `layer_done(l)` is called when every gradient of block l and the later ones is complete (may
+  // be empty).
   void backward(int slot, const Microbatch& batch, const std::function<void(int64_t)>& layer_done = {});
-  Tensor d_residual(const Microbatch& batch);
+  Tensor d_output(const Microbatch& batch);
+  Tensor d_input(const Microbatch& batch);
 
   // f64 [1]: the sum of token losses since clear_loss().
   const Tensor& loss_total() const { return loss_total_; }
@@ -109,6 +111,7 @@ class Stage {
                 const Tensor& mean, const Tensor& rstd);
   Dropout dropout(int64_t block, DropoutSite site, const Microbatch& batch) const;
   LayerActivations view(const LayerActivations& a, const Microbatch& batch) const;
+  Tensor d_residual(const Microbatch& batch) const;
   Tensor d_branch(const Microbatch& batch) const;
 
   ModelConfig model_;

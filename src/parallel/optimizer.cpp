@@ -1,10 +1,12 @@
 #include "parallel/optimizer.h"
 
+#include <algorithm>
+
 namespace hearth {
 
 namespace {
 
-constexpr uint64_t bucket_bytes = uint64_t{32} << 20;
+constexpr int64_t bucket_bytes = int64_t{32} << 20;
 
 Tensor flat(const Tensor& t) {
   return t.reshaped({t.elements()});
@@ -14,27 +16,32 @@ int64_t rows_of(const Parameter& p) {
   return p.local.shape[0];
 }
 
-int64_t columns_of(const Parameter& p) {
-  return p.local.shape.rank() > 1 ? p.local.shape[1] : 1;
+// Buckets in the order in which gradients become complete: the table backwards.  The embeddings get
+// contributions until the very end, so they travel alone.
+std::vector<GradientBucket> gradient_buckets(const std::vector<Parameter>& parameters, int parts) {
+  std::vector<BucketTensor> tensors;
+  for (size_t i = parameters.size(); i-- > 0;) {
+    const Parameter& p = parameters[i];
+    tensors.push_back({rows_of(p), p.local.shape.elements() / rows_of(p), p.spec.layer < 0});
+  }
+  std::vector<GradientBucket> buckets;
+  const int64_t capacity = bucket_bytes / size_of(parameters.front().grad.dtype);
+  for (const Bucket& bucket : plan_buckets(tensors, parts, capacity)) {
+    GradientBucket b{bucket, INT64_MAX};
+    for (Bucket::Entry& entry : b.plan.entries) {
+      entry.tensor = parameters.size() - 1 - entry.tensor;
+      b.layer = std::min(b.layer, parameters[entry.tensor].spec.layer);
+    }
+    buckets.push_back(b);
+  }
+  return buckets;
 }
 
-// Elements of one rank's block of a parameter, padding included.
-int64_t block_elements(const Parameter& p, int64_t ranks) {
-  return block_rows(rows_of(p), ranks) * columns_of(p);
-}
-
-int64_t chunk_elements(const Bucket& bucket, const std::vector<Parameter>& parameters, int64_t ranks) {
-  int64_t elements = 0;
-  for (size_t i : bucket.parameters)
-    elements += block_elements(parameters[i], ranks);
-  return elements;
-}
-
-// From the first gradient of a bucket to the end of its last one, as one flat tensor (alignment gaps
-// included).
+// The gradients of a bucket where they are, as one flat tensor (alignment gaps included): the last entry lies
+// lowest.
 Tensor span_of(const Bucket& bucket, const std::vector<Parameter>& parameters) {
-  const Tensor& first = parameters[bucket.parameters.front()].grad;
-  const Tensor& last = parameters[bucket.parameters.back()].grad;
+  const Tensor& first = parameters[bucket.entries.back().tensor].grad;
+  const Tensor& last = parameters[bucket.entries.front().tensor].grad;
   const auto* begin = static_cast<std::byte*>(first.data);
   const auto* end = static_cast<std::byte*>(last.data) + last.bytes();
   return Tensor(first.data, first.dtype, {(end - begin) / size_of(first.dtype)});
@@ -43,7 +50,7 @@ Tensor span_of(const Bucket& bucket, const std::vector<Parameter>& parameters) {
 // What decides the layout.
 struct OptimizerShape {
   const std::vector<Parameter>& parameters;
-  const std::vector<Bucket>& buckets;
+  const std::vector<GradientBucket>& buckets;
   Precision precision;
   bool sharded;
   int ranks, rank;
@@ -64,8 +71,8 @@ OptimizerMemory carve_replicated(const OptimizerShape& shape, Carver& state) {
     piece.grad = p.grad;
     memory.pieces.push_back(piece);
   }
-  for (const Bucket& bucket : shape.buckets)
-    memory.buckets.push_back({span_of(bucket, shape.parameters), {}, {}});
+  for (const GradientBucket& bucket : shape.buckets)
+    memory.buckets.push_back({span_of(bucket.plan, shape.parameters), {}, {}});
   return memory;
 }
 
@@ -75,27 +82,25 @@ OptimizerMemory carve_sharded(const OptimizerShape& shape, Carver& state, Carver
   const DType compute = compute_dtype(shape.precision);
   OptimizerMemory memory;
   int64_t largest = 0;
-  for (const Bucket& bucket : shape.buckets) {
-    const int64_t chunk = chunk_elements(bucket, shape.parameters, shape.ranks);
-    largest = std::max(largest, chunk);
+  for (const GradientBucket& bucket : shape.buckets) {
+    const int64_t part = bucket.plan.part_elements;
+    largest = std::max(largest, part);
     BucketMemory m;
-    m.gradients = communication.take(master, {shape.ranks, chunk});
-    m.own_gradients = communication.take(master, {chunk});
-    m.own_weights = communication.take(compute, {chunk});
-    int64_t offset = 0;
-    for (size_t i : bucket.parameters) {
-      const Parameter& p = shape.parameters[i];
-      const Rows own = block_of(rows_of(p), shape.ranks, shape.rank);
+    m.gradients = communication.take(master, {shape.ranks, part});
+    m.own_gradients = communication.take(master, {part});
+    m.own_weights = communication.take(compute, {part});
+    for (const Bucket::Entry& entry : bucket.plan.entries) {
+      const Parameter& p = shape.parameters[entry.tensor];
+      const Range own = bucket.plan.rows(entry, shape.rank);
       const Shape rows = p.local.shape.with(0, own.count);
       OptimizerPiece piece;
-      piece.parameter = i;
-      piece.first_row = own.first;
+      piece.parameter = entry.tensor;
+      piece.first_row = own.begin;
       piece.master = state.take(master, rows);
       piece.moment1 = state.take(master, rows);
       piece.moment2 = state.take(master, rows);
-      piece.grad = m.own_gradients.rows(offset, rows.elements()).reshaped(rows);
-      piece.weight = m.own_weights.rows(offset, rows.elements()).reshaped(rows);
-      offset += block_elements(p, shape.ranks);
+      piece.grad = m.own_gradients.rows(entry.part_offset, rows.elements()).reshaped(rows);
+      piece.weight = m.own_weights.rows(entry.part_offset, rows.elements()).reshaped(rows);
       if (own.count > 0) memory.pieces.push_back(piece);
     }
     memory.buckets.push_back(m);
@@ -112,7 +117,7 @@ OptimizerMemory carve_optimizer(const OptimizerShape& shape, Carver& state, Carv
 
 Optimizer::Optimizer(Device& device, ParameterSet& parameters, int zero, Communicator& data)
     : device_(device), parameters_(parameters), data_(data), sharded_(zero > 0 && data.size() > 1) {
-  buckets_ = gradient_buckets(parameters.all(), bucket_bytes);
+  buckets_ = gradient_buckets(parameters.all(), sharded_ ? data.size() : 1);
   const OptimizerShape shape{parameters.all(), buckets_,    parameters.precision(),
                              sharded_,         data.size(), data.rank()};
   Carver state, communication;
@@ -141,10 +146,10 @@ void Optimizer::clear_padding() {
 
 void Optimizer::plan(const std::vector<Parameter>& parameters, Precision precision, int zero, int data_size,
                      MemoryPlan& plan) {
-  const std::vector<Bucket> buckets = gradient_buckets(parameters, bucket_bytes);
+  const bool sharded = zero > 0 && data_size > 1;
+  const std::vector<GradientBucket> buckets = gradient_buckets(parameters, sharded ? data_size : 1);
   Carver state, communication;
-  carve_optimizer({parameters, buckets, precision, zero > 0 && data_size > 1, data_size, 0}, state,
-                  communication);
+  carve_optimizer({parameters, buckets, precision, sharded, data_size, 0}, state, communication);
   plan.optimizer += state.used();
   plan.communication += communication.used();
 }
@@ -188,27 +193,22 @@ void Optimizer::start(size_t bucket) {
   const BucketMemory& m = memory_.buckets[bucket];
   if (pending_[bucket]) return;
   if (sharded_) {
-    pack_gradients(buckets_[bucket], m.gradients);
+    pack_gradients(buckets_[bucket].plan, m.gradients);
     pending_[bucket] = data_.reduce_scatter(flat(m.gradients), m.own_gradients);
   } else {
     pending_[bucket] = data_.all_reduce(m.gradients, Reduce::sum);
   }
 }
 
-// Row d of `into` gets block d of every parameter, one behind the other; padding keeps what it had.
+// Part d of `into` gets rank d's rows of every parameter; padding keeps what it had.
 void Optimizer::pack_gradients(const Bucket& bucket, const Tensor& into) {
-  const int64_t ranks = data_.size();
-  for (int64_t d = 0; d < ranks; ++d) {
-    int64_t offset = 0;
-    const Tensor row = into.rows(d, 1).reshaped({into.dim(1)});
-    for (size_t i : bucket.parameters) {
-      const Parameter& p = parameters_.all()[i];
-      const Rows block = block_of(rows_of(p), ranks, d);
-      const Tensor source = flat(p.grad.rows(block.first, block.count));
-      if (block.count > 0) device_.ops().copy(source, row.rows(offset, source.elements()));
-      offset += block_elements(p, ranks);
+  for (int d = 0; d < bucket.parts; ++d)
+    for (const Bucket::Entry& entry : bucket.entries) {
+      const Range rows = bucket.rows(entry, d);
+      if (rows.count == 0) continue;
+      const Tensor source = flat(parameters_.all()[entry.tensor].grad.rows(rows.begin, rows.count));
+      device_.ops().copy(source, flat(into).rows(bucket.offset(entry, d), source.elements()));
     }
-  }
 }
 
 void Optimizer::gather_weights() {
@@ -216,23 +216,18 @@ void Optimizer::gather_weights() {
     const int64_t chunk = memory_.buckets[b].own_weights.elements();
     const Tensor all = memory_.gathered_weights.rows(0, chunk * data_.size());
     data_.all_gather(memory_.buckets[b].own_weights, all).wait();
-    unpack_weights(buckets_[b], all.reshaped({data_.size(), chunk}));
+    unpack_weights(buckets_[b].plan, all);
   }
 }
 
 void Optimizer::unpack_weights(const Bucket& bucket, const Tensor& from) {
-  const int64_t ranks = data_.size();
-  for (int64_t d = 0; d < ranks; ++d) {
-    int64_t offset = 0;
-    const Tensor row = from.rows(d, 1).reshaped({from.dim(1)});
-    for (size_t i : bucket.parameters) {
-      const Parameter& p = parameters_.all()[i];
-      const Rows block = block_of(rows_of(p), ranks, d);
-      const Tensor target = flat(p.weight.rows(block.first, block.count));
-      if (block.count > 0) device_.ops().copy(row.rows(offset, target.elements()), target);
-      offset += block_elements(p, ranks);
+  for (int d = 0; d < bucket.parts; ++d)
+    for (const Bucket::Entry& entry : bucket.entries) {
+      const Range rows = bucket.rows(entry, d);
+      if (rows.count == 0) continue;
+      const Tensor target = flat(parameters_.all()[entry.tensor].weight.rows(rows.begin, rows.count));
+      device_.ops().copy(from.rows(bucket.offset(entry, d), target.elements()), target);
     }
-  }
 }
 
 // ---- norm and update

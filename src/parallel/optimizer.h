@@ -32,6 +32,12 @@ struct OptimizerPiece {
   Tensor weight;  // compute type: where the rounded master goes; absent when it is the master
 };
 
+// A bucket of gradients, and the block whose backward pass completes the last of them (-1: the embeddings').
+struct GradientBucket {
+  Bucket plan;
+  int64_t layer;
+};
+
 // One bucket in memory.
 struct BucketMemory {
   Tensor gradients;      // without ZeRO: the gradients themselves, flat; with it: [D, chunk]
@@ -86,7 +92,7 @@ class Optimizer {
   ParameterSet& parameters_;
   Communicator& data_;
   const bool sharded_;
-  std::vector<Bucket> buckets_;
+  std::vector<GradientBucket> buckets_;
   OptimizerMemory memory_;
   std::vector<std::optional<Request>> pending_;  // by bucket: started in this step
   std::vector<AdamWSegment> segments_;

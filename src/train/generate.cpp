@@ -125,10 +125,18 @@ Evaluation evaluate(const LoadedModel& model, Device& device, const Dataset& dat
   options.training = false;
   SelfCommunicator self;
   Stage stage(model.model, options, device, *model.parameters, self);
-  const std::optional<double> loss = evaluate_stage(stage, device, dataset, tokens, micro_batch, {});
   int64_t samples = dataset.samples();
   if (tokens > 0) samples = std::clamp<int64_t>(tokens / dataset.context(), 1, samples);
-  return {loss.value(), samples * dataset.context()};
+  for (int64_t first = 0; first < samples; first += micro_batch) {
+    const HostBatch host = read_in_order(dataset, first, std::min(micro_batch, samples - first));
+    const Microbatch batch{0, host.rows, dataset.context(), false};
+    stage.set_input(0, batch, host.tokens, host.targets);
+    stage.forward(0, batch);
+  }
+  double total = 0;
+  device.copy_out(&total, stage.loss_total());
+  const int64_t evaluated = samples * dataset.context();
+  return {total / static_cast<double>(evaluated), evaluated};
 }
 
 }  // namespace hearth

@@ -5,36 +5,49 @@
 
 namespace hearth {
 
-StageOptions stage_options(const RunConfig& config, const Grid& grid) {
-  StageOptions options;
-  options.layers = config.model.layers;
-  options.rows = micro_batch_of(config.train);
-  options.time = config.model.context;
-  options.precision = config.train.precision;
-  options.recompute = config.train.recompute;
-  options.seed = config.train.seed;
-  options.shard = {grid.at(Axis::tensor), grid.size(Axis::tensor)};
+PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid) {
+  PipelineOptions options;
+  const std::string& name = config.parallel.schedule;
+  options.schedule = name == "gpipe"         ? ScheduleKind::gpipe
+                     : name == "interleaved" ? ScheduleKind::interleaved
+                                             : ScheduleKind::one_f_one_b;
+  options.chunks = static_cast<int>(config.parallel.virtual_stages);
+  const int64_t rows = micro_batch_of(config.train);
+  options.microbatches = static_cast<int>(config.train.batch / (rows * grid.size(Axis::data)));
+  options.stage.rows = rows;
+  options.stage.time = config.model.context;
+  options.stage.precision = config.train.precision;
+  options.stage.recompute = config.train.recompute;
+  options.stage.seed = config.train.seed;
   return options;
 }
 
 namespace {
 
+// The parameters of all chunks of a rank, in table order.
 std::vector<ParamSpec> parameters_of(const RunConfig& config, const Grid& grid) {
-  const StageOptions options = stage_options(config, grid);
-  return stage_parameters(config.model, options.first_layer, options.layers);
+  const PipelineOptions options = pipeline_options(config, grid);
+  std::vector<ParamSpec> specs;
+  for (int chunk = 0; chunk < options.chunks; ++chunk) {
+    const StageOptions stage = chunk_options(config.model, options, grid, chunk);
+    for (const ParamSpec& spec : stage_parameters(config.model, stage.first_layer, stage.layers))
+      specs.push_back(spec);
+  }
+  return specs;
 }
 
 }  // namespace
 
 MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
   MemoryPlan plan;
-  const StageOptions options = stage_options(config, grid);
-  const std::vector<Parameter> parameters =
-      ParameterSet::plan(parameters_of(config, grid), config.train.precision, ParameterSet::Purpose::training,
-                         options.shard, plan);
+  const PipelineOptions options = pipeline_options(config, grid);
+  const TensorShard shard{grid.at(Axis::tensor), grid.size(Axis::tensor)};
+  const std::vector<Parameter> parameters = ParameterSet::plan(
+      parameters_of(config, grid), config.train.precision, ParameterSet::Purpose::training, shard, plan);
   Optimizer::plan(parameters, config.train.precision, static_cast<int>(config.parallel.zero),
                   grid.size(Axis::data), plan);
-  plan_stage(config.model, options, plan);
+  for (int chunk = 0; chunk < options.chunks; ++chunk)
+    plan_stage(config.model, chunk_options(config.model, options, grid, chunk), plan);
   return plan;
 }
 
@@ -45,7 +58,7 @@ StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGro
       parameters_(device, parameters_of(config, groups.grid), config.train.precision,
                   ParameterSet::Purpose::training, groups.tensor_shard()),
       optimizer_(device, parameters_, static_cast<int>(config.parallel.zero), *groups.data),
-      stage_(config.model, stage_options(config, groups.grid), device, parameters_, *groups.tensor) {
+      pipeline_(config.model, pipeline_options(config, groups.grid), device, parameters_, groups) {
   Carver measure;
   measure.take(DType::f64, {2});
   measure.take(DType::u8, {sizeof(StepParams)});
@@ -54,6 +67,11 @@ StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGro
   totals_ = carver.take(DType::f64, {2});
   step_params_ = carver.take(DType::u8, {sizeof(StepParams)});
   device.ops().set_step_params(static_cast<const StepParams*>(step_params_.data));
+  if (has_tied_copy()) {
+    const Tensor& gradient = parameters_.at("wte.weight").grad;
+    tied_buffer_ = Buffer(device, static_cast<size_t>(gradient.bytes()));
+    tied_gradient_ = Tensor(tied_buffer_.data(), gradient.dtype, gradient.shape);
+  }
 }
 
 void StepRunner::initialize() {
@@ -65,8 +83,10 @@ void StepRunner::set_step_params(const StepParams& params) {
   device_.copy_in(step_params_, &host_params_);
 }
 
-// Each element of the model is counted by one rank: copies by the first rank of the tensor axis.
+// Each element of the model is counted by one rank: copies by the first rank of the tensor axis, the tied
+// embedding by the first stage.
 bool StepRunner::counts(const ParamSpec& spec) const {
+  if (spec.tied_head && !pipeline_.first_stage()) return false;
   return spec.shard_dim >= 0 || groups_.tensor->rank() == 0;
 }
 
@@ -83,7 +103,9 @@ StepResult StepRunner::run(const StepInput& input, const std::vector<HostBatch>&
       1.0 - std::pow(config_.optimizer.beta2, static_cast<double>(input.optimizer_step));
   set_step_params(params);
 
-  accumulate(input.first_sample, microbatches);
+  pipeline_.clear_loss();
+  pipeline_.train(microbatches, input.first_sample, [this](int64_t layer) { optimizer_.layer_done(layer); });
+  sum_tied_gradients();
   optimizer_.finish_reduction();
   if (on_gradients) on_gradients();
   const Totals totals = reduce_totals();
@@ -119,24 +141,27 @@ double StepRunner::count_valid(const std::vector<HostBatch>& microbatches) {
   return valid;
 }
 
-void StepRunner::accumulate(int64_t first_sample, const std::vector<HostBatch>& microbatches) {
-  stage_.clear_loss();
-  for (const HostBatch& host : microbatches) {
-    const Microbatch batch{host.first_sample - first_sample, host.rows, config_.model.context, true};
-    stage_.set_input(0, batch, host.tokens, host.targets);
-    stage_.forward(0, batch);
-    const bool last = &host == &microbatches.back();
-    stage_.backward(
-        0, batch,
-        last ? [this](int64_t layer) { optimizer_.layer_done(layer); } : std::function<void(int64_t)>{});
-  }
+bool StepRunner::has_tied_copy() const {
+  return config_.model.tied && groups_.pipeline->size() > 1 &&
+         (pipeline_.first_stage() || pipeline_.last_stage());
+}
+
+// The first stage looks tokens up in the embedding, the last one uses it as the LM head.  Before: each has
+// its own contribution to the gradient; after: both have the sum (of two numbers, so in the same bits).
+void StepRunner::sum_tied_gradients() {
+  if (!has_tied_copy()) return;
+  const Tensor& gradient = parameters_.at("wte.weight").grad;
+  const int peer = pipeline_.first_stage() ? groups_.pipeline->size() - 1 : 0;
+  const Transfer transfers[] = {{Transfer::Direction::send, gradient, peer},
+                                {Transfer::Direction::receive, tied_gradient_, peer}};
+  groups_.pipeline->exchange(transfers).wait();
+  device_.ops().add(gradient, tied_gradient_, gradient);
 }
 
 // Before: each rank's sums; after: those of the run.  A loss is the same on all ranks of the tensor axis.
 StepRunner::Totals StepRunner::reduce_totals() {
   device_.ops().fill_zero(totals_);
-  if (groups_.tensor->rank() == 0)
-    device_.ops().copy(stage_.loss_total(), totals_.rows(0, 1));
+  add_loss();
   optimizer_.gradient_sum_of_squares(totals_.rows(1, 1),
                                      [this](const ParamSpec& spec) { return counts(spec); });
   groups_.all_reduce(totals_, Reduce::sum);
@@ -145,9 +170,37 @@ StepRunner::Totals StepRunner::reduce_totals() {
   return host;
 }
 
+void StepRunner::add_loss() {
+  if (groups_.tensor->rank() == 0 && pipeline_.last_stage())
+    device_.ops().copy(pipeline_.loss_total(), totals_.rows(0, 1));
+}
+
+// Samples go round the data axis in batches; every rank makes the same number of passes, the last may be a
+// repetition whose loss is not counted.
 std::optional<double> StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
                                            const std::function<bool()>& stop) {
-  return evaluate_stage(stage_, device_, dataset, tokens, micro_batch_of(config_.train), stop);
+  const int64_t context = dataset.context();
+  int64_t samples = dataset.samples();
+  if (tokens > 0) samples = std::clamp<int64_t>(tokens / context, 1, samples);
+  const int64_t rows = micro_batch_of(config_.train);
+  const int64_t ranks = groups_.data->size();
+  double total = 0;
+  for (int64_t begin = 0; begin < samples; begin += rows * ranks) {
+    if (stop && stop()) return std::nullopt;
+    const int64_t first = begin + rows * groups_.data->rank();
+    const int64_t count = std::clamp<int64_t>(samples - first, 0, rows);
+    const HostBatch batch = read_in_order(dataset, count > 0 ? first : 0, std::max<int64_t>(count, 1));
+    pipeline_.clear_loss();
+    pipeline_.evaluate({&batch, 1});
+    device_.ops().fill_zero(totals_);
+    if (count > 0) add_loss();
+    groups_.all_reduce(totals_, Reduce::sum);
+    Totals host;
+    device_.copy_out(&host, totals_);
+    total += host.loss;
+  }
+  pipeline_.clear_loss();
+  return total / static_cast<double>(samples * context);
 }
 
 bool StepRunner::weights_finite() const {
@@ -159,31 +212,6 @@ bool StepRunner::weights_finite() const {
   double sum = 0;
   device_.copy_out(&sum, total);
   return std::isfinite(sum);
-}
-
-std::optional<double> evaluate_stage(Stage& stage, Device& device, const Dataset& dataset, int64_t tokens,
-                                     int64_t rows, const std::function<bool()>& stop) {
-  const int64_t context = dataset.context();
-  int64_t samples = dataset.samples();
-  if (tokens > 0) samples = std::clamp<int64_t>(tokens / context, 1, samples);
-  std::vector<int32_t> inputs(static_cast<size_t>(rows * context));
-  std::vector<int32_t> targets(inputs.size());
-
-  stage.clear_loss();
-  for (int64_t begin = 0; begin < samples; begin += rows) {
-    if (stop && stop()) return std::nullopt;
-    const Microbatch batch{0, std::min(rows, samples - begin), context, false};
-    for (int64_t r = 0; r < batch.rows; ++r)
-      dataset.read_sample(begin + r, std::span(inputs).subspan(r * context, context),
-                          std::span(targets).subspan(r * context, context));
-    const size_t n = static_cast<size_t>(batch.rows * context);
-    stage.set_input(0, batch, std::span(inputs).first(n), std::span(targets).first(n));
-    stage.forward(0, batch);
-  }
-  double total = 0;
-  device.copy_out(&total, stage.loss_total());
-  stage.clear_loss();
-  return total / static_cast<double>(samples * context);
 }
 
 // Of copies, the first rank of an axis writes; the others read.

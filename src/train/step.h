@@ -14,6 +14,7 @@
 #include "model/parameters.h"
 #include "model/stage.h"
 #include "parallel/optimizer.h"
+#include "parallel/pipeline.h"
 #include "parallel/process_groups.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
@@ -66,7 +67,9 @@ class StepRunner {
 
  private:
   void set_step_params(const StepParams& params);
-  void accumulate(int64_t first_sample, const std::vector<HostBatch>& microbatches);
+  bool has_tied_copy() const;
+  void sum_tied_gradients();
+  void add_loss();
 
   double count_valid(const std::vector<HostBatch>& microbatches);
   struct Totals {
@@ -82,20 +85,16 @@ class StepRunner {
   const ProcessGroups& groups_;
   ParameterSet parameters_;
   Optimizer optimizer_;
-  Stage stage_;
+  Pipeline pipeline_;
   Buffer scalars_;
-  Tensor totals_;  // f64 [2]: sum of the losses, sum of squares of the gradients
+  Buffer tied_buffer_;
+  Tensor tied_gradient_;  // of the copy of the embedding on the other end of the pipeline
+  Tensor totals_;         // f64 [2]: sum of the losses, sum of squares of the gradients
   Tensor step_params_;
   StepParams host_params_;
 };
 
-// Mean loss of the first `tokens` tokens (0 = all) of a dataset, in whole samples and batches of `rows`;
-// nothing when `stop` (may be empty) became true.  Uses slot 0 and loss_total() of the stage.
-std::optional<double> evaluate_stage(Stage& stage, Device& device, const Dataset& dataset, int64_t tokens,
-                                     int64_t rows, const std::function<bool()>& stop);
-
-// The part of the model that a place of the grid runs.
-StageOptions stage_options(const RunConfig& config, const Grid& grid);
+PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid);
 
 // Sequences of one forward pass: train.micro_batch, or the whole batch.
 inline int64_t micro_batch_of(const TrainConfig& train) {
