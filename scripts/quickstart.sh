@@ -41,6 +41,6 @@ cat <<END
 Next:
   $hearth generate $run --prompt "KING " --temperature 0.6      another sample
   $hearth train configs/shakespeare-char-cpu.toml --run.dir=runs/mine --data.train=YOUR.txt      your own text
-  $hearth plan configs/gpt2-124m.toml      what a bigger model would need
+  $hearth eval $run      its loss on the validation split
   rm -r $run      start over; configs/reference.toml explains every setting
 END

@@ -64,10 +64,11 @@ sample_process() {  # sample_process PID FILE
 }
 
 soak() {
-  local steps=${SOAK_STEPS:-10000} run=$work/soak samples=$work/soak-samples.txt pid status
+  local steps=${SOAK_STEPS:-10000} often run=$work/soak samples=$work/soak-samples.txt pid status
+  often=$((steps / 20))
   rm -rf "$run" "$samples"
-  "$hearth" train configs/tiny.toml "--run.dir=$run" "--train.steps=$steps" --eval.every=500 --sample.every=1000 \
-    --checkpoint.every=500 --log.every=500 >"$work/soak.txt" 2>&1 &
+  "$hearth" train configs/tiny.toml "--run.dir=$run" "--train.steps=$steps" "--eval.every=$often" \
+    "--sample.every=$often" "--checkpoint.every=$often" "--log.every=$often" >"$work/soak.txt" 2>&1 &
   pid=$!
   sample_process "$pid" "$samples"
   wait "$pid"

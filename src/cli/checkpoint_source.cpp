@@ -1,10 +1,24 @@
 #include "cli/checkpoint_source.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/config_source.h"
 
 namespace hearth {
+
+namespace {
+
+// The same kinds as device.kind of a configuration.
+void require_device_kind(const std::string& kind) {
+  const Key* key = find_key("device.kind");
+  const std::vector<std::string>& kinds = std::get<Choices>(key->limits).names;
+  if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
+    fail_usage("--device ", quoted(kind), ", expected ", allowed_values(*key));
+}
+
+}  // namespace
 
 std::vector<Option> device_options() {
   return {
@@ -17,6 +31,7 @@ OpenedModel open_model(const std::string& path, const Arguments& arguments) {
   DeviceConfig wanted;
   wanted.kind = arguments.text("device");
   wanted.threads = static_cast<int>(arguments.whole("threads", 0, 4096));
+  require_device_kind(wanted.kind);
   const CheckpointReader checkpoint = open_checkpoint(path);
   OpenedModel opened;
   opened.path = checkpoint.path();

@@ -18,7 +18,7 @@ namespace {
 using Positional = std::vector<std::string>;
 
 cxxopts::Options cxxopts_of(const CommandSpec& spec) {
-  cxxopts::Options options("hearth " + spec.name, spec.about);
+  cxxopts::Options options("hearth " + spec.name, spec.about + "\n");
   options.custom_help("[OPTIONS]");
   options.positional_help(spec.positional);
   options.set_width(100);

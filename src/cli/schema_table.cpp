@@ -24,7 +24,7 @@ std::vector<Key> model_keys() {
       {"model.heads", [](S s) -> Field { return &s.run.model.heads; }, Whole{1, 10000},
        "attention heads; channels / heads, the head size, must be a multiple of 8 up to 128"},
       {"model.kv_heads", [](S s) -> Field { return &s.run.model.kv_heads; }, Whole{0, 10000},
-       "heads of keys and values; 0 = heads (fewer are not built yet)"},
+       "heads of keys and values, a divisor of heads; 0 = heads"},
       {"model.channels", [](S s) -> Field { return &s.run.model.channels; }, Whole{1, 1 << 20},
        "width of the residual stream"},
       {"model.ffn", [](S s) -> Field { return &s.run.model.ffn; }, Whole{0, 1 << 24},

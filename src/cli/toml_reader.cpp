@@ -22,6 +22,8 @@ struct ParserGaveUp {};
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/toml_text.h"
+#include "data/utf8.h"
 
 namespace hearth {
 namespace {
@@ -119,6 +121,12 @@ size_t line_of_giving_up(std::string_view document) {
 }  // namespace
 
 std::vector<Assignment> read_toml(std::string_view document, const std::string& name) {
+  if (const auto offset = misplaced_non_ascii(document)) {
+    const auto line = 1 + std::count(document.begin(), document.begin() + static_cast<long>(*offset), '\n');
+    const int length = std::max(1, utf8_at(document, *offset).length);
+    fail_usage(name, ":", line, ": not valid TOML: ", quoted(document.substr(*offset, length)),
+               " may stand only in a string or a comment");
+  }
   toml::table root;
   try {
     root = toml::parse(document);
@@ -140,6 +148,7 @@ std::vector<Assignment> read_toml(std::string_view document, const std::string& 
 
 TomlValue read_toml_literal(std::string_view literal, const std::string& where) {
   const std::string document = "value = " + std::string(literal);
+  if (misplaced_non_ascii(document)) fail_usage(where, ": ", quoted(literal), " is not a TOML value");
   toml::table root;
   try {
     root = toml::parse(document);

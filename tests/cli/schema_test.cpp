@@ -233,6 +233,25 @@ TEST(Schema, SyntaxErrorsNameFileAndLine) {
   expect_refused("a = " + std::string(100000, '['), {"test.toml:1: "});
 }
 
+// toml++ 3.3 has undefined behaviour for all of the refused ones.
+TEST(Schema, CharactersBeyondAsciiOnlyInStringsAndComments) {
+  expect_refused("[train]\ncaf\u00e9 = 3\n", {"test.toml:2: ", "\u00e9", "string or a comment"});
+  expect_refused("train.steps = 3\u00e9", {"test.toml:1: "});
+  expect_refused("train.steps =\u00a03", {"test.toml:1: "});
+  expect_refused("train.steps = 1\"\u00e9\"", {"test.toml:1: "});
+  expect_refused("model.bias = tru\u1681", {"test.toml:1: "});
+  expect_refused("run.name = \"a\n\u00e9\"", {"test.toml:2: "});
+  const std::string fine[] = {"run.name = \"\u00e9\" # \u00e9",
+                              "run.name = '\u00e9'",
+                              "run.name = \"a\\\"\u00e9\"",
+                              "run.name = \"\"\"\"\u00e9\n\"\"\u00e9\"\"\"\"\" # \u00e9",
+                              "run={name='\u00e9'}",
+                              "\xEF\xBB\xBFrun.name = '''\\'\u00e9'''",
+                              "# it's \u00e9\nrun.name = '\u00e9'"};
+  for (const std::string& document : fine)
+    EXPECT_NE(parse(document).run.run.name.find("\u00e9"), std::string::npos) << document;
+}
+
 TEST(Schema, NumbersPrintNicelyAndExactly) {
   EXPECT_EQ(number_literal(6e-4), "0.0006");
   EXPECT_EQ(number_literal(1e-8), "1e-8");

@@ -157,7 +157,6 @@ def main() -> None:
         train = torch.randint(50257, (1 << 20,))
     else:
         train, validation, vocab = load_characters(options.data)
-        vocab = (vocab + 127) // 128 * 128 if options.compile else vocab
 
     layers, heads, channels, bias = SHAPES[options.shape]
     model = GPT(layers, heads, channels, bias, vocab, options.time)
@@ -207,7 +206,8 @@ def main() -> None:
           f" compile {options.compile} final loss {loss.item():.4f}")
     print(f"training    cpu {train_cpu:.2f} s  wall {train_wall:.2f} s  {1e3 * train_cpu / options.steps:.2f} ms cpu/step"
           f"  {tokens / train_cpu:.0f} tokens per cpu second  {tokens / train_wall:.0f} tokens/s")
-    print(f"with evaluations  cpu {cpu:.2f} s  wall {wall:.2f} s")
+    print(f"with evaluations  cpu {cpu:.2f} s  wall {wall:.2f} s"
+          f"  (system time of the whole process {resource.getrusage(resource.RUSAGE_SELF).ru_stime:.2f} s)")
     print(f"peak resident memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

@@ -11,8 +11,10 @@ namespace hearth::testing {
 
 namespace {
 
-// NaN in every float type, around tensors, in their gaps, and in outputs before they are written.
+// NaN in every float type: outputs before they are written, and what surrounds inputs.
 constexpr std::byte poison{0xff};
+// A number near 1 (in f64, near 0): what surrounds outputs.  Adding to it shows, while NaN would stay NaN.
+constexpr std::byte canary{0x3f};
 constexpr int64_t guard = 256;
 
 Tensor whole(const Buffer& buffer) {
@@ -180,11 +182,14 @@ Operand Bench::add(const std::string& name, Kind kind, Role role, const Shape& s
     const int64_t width = size_of(layout.dtype);
     const int64_t extent = shape[0] ? shape[0] * layout.stride[0] : 0;
     const size_t bytes = static_cast<size_t>(2 * guard + extent * width);
-    Image image{Buffer(*sides_[s].device, bytes), std::vector<std::byte>(bytes, poison)};
+    const std::byte surroundings = role == Role::input ? poison : canary;
+    Image image{Buffer(*sides_[s].device, bytes), std::vector<std::byte>(bytes, surroundings)};
     std::vector<uint8_t>& covered = storage.covered[sides_[s].compute == DType::f64];
     covered.assign(bytes, 0);
     for_each_run(layout, [&](int64_t offset, int64_t index, int64_t length) {
-      std::memset(covered.data() + guard + offset * width, 1, static_cast<size_t>(length * width));
+      const auto run_bytes = static_cast<size_t>(length * width);
+      std::memset(covered.data() + guard + offset * width, 1, run_bytes);
+      std::memset(image.before.data() + guard + offset * width, static_cast<int>(poison), run_bytes);
       for (int64_t i = 0; i < length && !numbers.empty(); ++i)
         store(image.before.data() + guard + (offset + i) * width, layout.dtype,
               numbers[static_cast<size_t>(index + i)]);

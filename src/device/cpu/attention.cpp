@@ -21,95 +21,138 @@ void expect_heads(const Tensor& q, const Tensor& k, const Tensor& v) {
   check(k.dim(2) > 0 && q.dim(2) % k.dim(2) == 0, q.dim(2), " heads cannot share ", k.dim(2));
 }
 
-// Scratch of one task.
+// Scratch of one task.  Scores are kept transposed, one column per query, so that the softmax runs down the
+// columns, a vector of queries at a time, and needs no sum across a vector.
 struct Tiles {
-  float* q;        // [tile, Dp] scaled queries
-  float* k;        // [D, tile] transposed keys
+  float* q_t;      // [D, tile] transposed queries
+  float* k;        // [tile, Dp] keys, scaled
   float* v;        // [tile, Dp]
-  float* scores;   // [tile, tile], then their exponentials
+  float* scores;   // [tile keys, tile queries], then their exponentials
   float* out;      // [tile, Dp] unnormalised
-  float* largest;  // [tile] running maximum of a row
+  float* largest;  // [tile] running maximum of each query
   float* sum;      // [tile] running sum of exponentials relative to it
+  float* shrink;   // [tile] what the new maximum multiplies older sums by
 
-  static int64_t floats(int64_t Dp) { return 4 * tile * Dp + tile * tile + 2 * tile; }
+  static int64_t floats(int64_t Dp) { return 4 * tile * Dp + tile * tile + 3 * tile; }
   Tiles(float* base, int64_t Dp)
-      : q(base),
-        k(q + tile * Dp),
+      : q_t(base),
+        k(q_t + tile * Dp),
         v(k + tile * Dp),
         scores(v + tile * Dp),
         out(scores + tile * tile),
         largest(out + tile * Dp),
-        sum(largest + tile) {}
+        sum(largest + tile),
+        shrink(sum + tile) {}
 };
 
-// One row of scores against `visible` keys, padded with zeros to `padded`: exponentials, running statistics,
-// and the rescaling of what was accumulated.
-[[gnu::always_inline]] inline void softmax_row(float* s, int64_t visible, int64_t padded, float* out,
-                                               int64_t Dp, bool first, float& largest, float& sum) {
-  float m = first ? -std::numeric_limits<float>::infinity() : largest;
-#pragma omp simd reduction(max : m)
-  for (int64_t j = 0; j < visible; ++j)
-    m = std::max(m, s[j]);
-  float total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t j = 0; j < padded; ++j) {
-    const float p = j < visible ? exp_fast(s[j] - m) : 0.0f;
-    s[j] = p;
-    total += p;
-  }
-  if (!first) {
-    const float shrink = std::exp(largest - m);
-    total += sum * shrink;
+// Scores of W queries, column `query` onwards, against rows [0, keys): exponentials and running statistics.
+// Rows above `query` are on the diagonal: query + i sees them up to its own.
+template <int W>
+[[gnu::always_inline]] inline void softmax_columns(const Tiles& t, int64_t query, int64_t keys, bool diagonal,
+                                                   bool first) {
+  const int64_t seen_by_all = diagonal ? std::min(keys, query + 1) : keys;
+  float* s = t.scores + query;
+  float m[W], total[W];
+  for (int i = 0; i < W; ++i)
+    m[i] = first ? -std::numeric_limits<float>::infinity() : t.largest[query + i];
+  for (int64_t j = 0; j < seen_by_all; ++j) {
 #pragma omp simd
-    for (int64_t d = 0; d < Dp; ++d)
-      out[d] *= shrink;
+    for (int i = 0; i < W; ++i)
+      m[i] = s[j * tile + i] > m[i] ? s[j * tile + i] : m[i];
   }
-  largest = m;
-  sum = total;
+  for (int64_t j = seen_by_all; j < keys; ++j) {
+#pragma omp simd
+    for (int i = 0; i < W; ++i)
+      m[i] = (j <= query + i) & (s[j * tile + i] > m[i]) ? s[j * tile + i] : m[i];
+  }
+  for (int i = 0; i < W; ++i) {
+    t.shrink[query + i] = first ? 0.0f : exp_fast(t.largest[query + i] - m[i]);
+    total[i] = first ? 0.0f : t.sum[query + i] * t.shrink[query + i];
+    t.largest[query + i] = m[i];
+  }
+  for (int64_t j = 0; j < seen_by_all; ++j) {
+#pragma omp simd
+    for (int i = 0; i < W; ++i) {
+      const float p = exp_fast(s[j * tile + i] - m[i]);
+      s[j * tile + i] = p;
+      total[i] += p;
+    }
+  }
+  for (int64_t j = seen_by_all; j < keys; ++j) {
+#pragma omp simd
+    for (int i = 0; i < W; ++i) {
+      const float p = j <= query + i ? exp_fast(s[j * tile + i] - m[i]) : 0.0f;
+      s[j * tile + i] = p;
+      total[i] += p;
+    }
+  }
+  for (int i = 0; i < W; ++i)
+    t.sum[query + i] = total[i];
 }
 
-// Rows [r0, r0 + rows) of the query tile against the first `keys` (a multiple of diagonal_step) keys of the
-// key tile; row r sees keys up to r + offset.
-void attend_rows(Isa isa, const Tiles& t, int64_t r0, int64_t rows, int64_t keys, int64_t offset, int64_t D,
-                 int64_t Dp, bool first) {
-  float* scores = t.scores + r0 * tile;
-  float* out = t.out + r0 * Dp;
-  float* largest = t.largest + r0;
-  float* sum = t.sum + r0;
-  matmul(isa, rows, keys, D, {t.q + r0 * Dp, Dp, 1}, t.k, tile, scores, tile, false);
+// Multiplies what older tiles accumulated.
+[[gnu::always_inline]] inline void shrink_rows(const Tiles& t, int64_t rows, int64_t Dp) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t d = 0; d < Dp; ++d)
+      t.out[r * Dp + d] *= t.shrink[r];
+  }
+}
+
+// A tile of keys that every query sees.
+void full_tile(Isa isa, const Tiles& t, int64_t rows, int64_t D, int64_t Dp, bool first) {
+  const int64_t columns = round_up(rows, diagonal_step);
+  matmul(isa, tile, columns, D, {t.k, Dp, 1}, t.q_t, tile, t.scores, tile, false);
   simd(
-      isa, [=](auto) __attribute__((always_inline)) {
-        for (int64_t r = 0; r < rows; ++r)
-          softmax_row(scores + r * tile, std::min(keys, r0 + r + offset + 1), keys, out + r * Dp, Dp, first,
-                      largest[r], sum[r]);
+      isa, [=](auto tag) __attribute__((always_inline)) {
+        constexpr int W = decltype(tag)::width;
+        for (int64_t q = 0; q < columns; q += W)
+          softmax_columns<W>(t, q, tile, false, first);
+        if (!first) shrink_rows(t, rows, Dp);
       });
-  matmul(isa, rows, Dp, keys, {scores, tile, 1}, t.v, Dp, out, Dp, !first);
+  matmul(isa, rows, Dp, tile, {t.scores, 1, tile}, t.v, Dp, t.out, Dp, !first);
+}
+
+// The tile on the diagonal, as many keys as queries, in steps that skip what no query sees.
+void diagonal_tile(Isa isa, const Tiles& t, int64_t rows, int64_t D, int64_t Dp, bool first) {
+  const int64_t columns = round_up(rows, diagonal_step);
+  for (int64_t c = 0; c < columns; c += diagonal_step)
+    matmul(isa, diagonal_step, columns - c, D, {t.k + c * Dp, Dp, 1}, t.q_t + c, tile,
+           t.scores + c * tile + c, tile, false);
+  simd(
+      isa, [=](auto tag) __attribute__((always_inline)) {
+        constexpr int W = decltype(tag)::width;
+        for (int64_t q = 0; q < columns; q += W)
+          softmax_columns<W>(t, q, q / diagonal_step * diagonal_step + diagonal_step, true, first);
+        if (!first) shrink_rows(t, rows, Dp);
+      });
+  for (int64_t r = 0; r < rows; r += diagonal_step)
+    matmul(isa, std::min(diagonal_step, rows - r), Dp, r + diagonal_step, {t.scores + r, 1, tile}, t.v, Dp,
+           t.out + r * Dp, Dp, !first);
 }
 
 // One tile of queries of one head.
 template <class T>
 void forward_tile(Isa isa, Head<T> q, Head<T> k, Head<T> v, Head<T> out, float* lse, int64_t begin,
                   int64_t length, int64_t D) {
-  const int64_t Dp = round_up(D, 16);
+  const int64_t Dp = round_up(D, diagonal_step);
   const int64_t rows = std::min(tile, length - begin);
   const Tiles t(thread_scratch(Tiles::floats(Dp)), Dp);
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
-  simd(
-      isa, [=](auto) __attribute__((always_inline)) { load_rows(q, begin, rows, D, Dp, scale, t.q); });
   for (int64_t j = 0; j <= begin; j += tile) {
-    const int64_t keys = std::min(tile, length - j);
+    const int64_t keys = std::min(tile, length - j), padded = round_up(keys, diagonal_step);
     simd(
-        isa, [=](auto) __attribute__((always_inline)) {
-          load_transposed(k, j, keys, D, t.k);
+        isa, [=](auto tag) __attribute__((always_inline)) {
+          if (j == 0) load_transposed<decltype(tag)::width>(q, begin, rows, D, t.q_t);
+          load_rows(k, j, keys, D, Dp, scale, t.k);
           load_rows(v, j, keys, D, Dp, 1.0f, t.v);
-          std::fill(t.v + keys * Dp, t.v + round_up(keys, diagonal_step) * Dp, 0.0f);
+          std::fill(t.k + keys * Dp, t.k + padded * Dp, 0.0f);
+          std::fill(t.v + keys * Dp, t.v + padded * Dp, 0.0f);
         });
-    if (j < begin) {
-      attend_rows(isa, t, 0, rows, tile, tile, D, Dp, j == 0);
-      continue;
-    }
-    for (int64_t r = 0; r < rows; r += diagonal_step)
-      attend_rows(isa, t, r, std::min(diagonal_step, rows - r), r + diagonal_step, 0, D, Dp, j == 0);
+    if (j < begin)
+      full_tile(isa, t, rows, D, Dp, j == 0);
+    else
+      diagonal_tile(isa, t, rows, D, Dp, j == 0);
   }
   for (int64_t r = 0; r < rows; ++r)
     lse[begin + r] = t.largest[r] + std::log(t.sum[r]);

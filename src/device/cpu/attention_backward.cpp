@@ -144,10 +144,10 @@ struct KeyValueHead {
     const float scale = 1.0f / std::sqrt(static_cast<float>(D));
     const Head<T> key(k, b, h_kv), value(v, b, h_kv), d_key(dk, b, h_kv), d_value(dv, b, h_kv);
     simd(
-        isa, [=](auto) __attribute__((always_inline)) {
+        isa, [=](auto tag) __attribute__((always_inline)) {
           load_rows(key, j, keys, D, Dp, 1.0f, t.k);
-          load_transposed(key, j, keys, D, t.k_t);
-          load_transposed(value, j, keys, D, t.v_t);
+          load_transposed<decltype(tag)::width>(key, j, keys, D, t.k_t);
+          load_transposed<decltype(tag)::width>(value, j, keys, D, t.v_t);
           std::fill(t.dk, t.dk + 2 * tile * Dp, 0.0f);  // and dv
         });
     for (int64_t h = h_kv * group; h < (h_kv + 1) * group; ++h) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "device/cpu/simd.h"
+#include "device/cpu/vector.h"
 #include "tensor/tensor.h"
 
 namespace hearth::cpu {
@@ -25,6 +25,7 @@ struct Head {
 
   Head(const Tensor& heads, int64_t b, int64_t h)
       : data(heads.as<T>() + b * heads.stride[0] + h * heads.stride[2]), stride(heads.stride[1]) {}
+  T* operator[](int64_t t) const { return data + t * stride; }
 };
 
 // out [rows, Dp] = scale * head rows begin ..., columns D .. Dp zero.
@@ -32,7 +33,7 @@ template <class T>
 [[gnu::always_inline]] inline void load_rows(Head<T> head, int64_t begin, int64_t rows, int64_t D, int64_t Dp,
                                              float scale, float* out) {
   for (int64_t r = 0; r < rows; ++r) {
-    const T* from = head.data + (begin + r) * head.stride;
+    const T* from = head[begin + r];
     float* to = out + r * Dp;
 #pragma omp simd
     for (int64_t d = 0; d < D; ++d)
@@ -43,14 +44,10 @@ template <class T>
 }
 
 // out [D, tile] = transposed rows; columns rows .. tile zero.
-template <class T>
+template <int W, class T>
 [[gnu::always_inline]] inline void load_transposed(Head<T> head, int64_t begin, int64_t rows, int64_t D,
                                                    float* out) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* from = head.data + (begin + r) * head.stride;
-    for (int64_t d = 0; d < D; ++d)
-      out[d * tile + r] = to_float(from[d]);
-  }
+  transpose<W>(head[begin], head.stride, rows, D, out, tile);
   if (rows == tile) return;
   for (int64_t d = 0; d < D; ++d)
     std::fill(out + d * tile + rows, out + (d + 1) * tile, 0.0f);
@@ -61,7 +58,7 @@ template <class T>
 [[gnu::always_inline]] inline void store_rows(Head<T> head, int64_t begin, int64_t rows, int64_t D,
                                               int64_t Dp, float scale, const float* from) {
   for (int64_t r = 0; r < rows; ++r) {
-    T* to = head.data + (begin + r) * head.stride;
+    T* to = head[begin + r];
 #pragma omp simd
     for (int64_t d = 0; d < D; ++d)
       to[d] = rounded<T>(scale * from[r * Dp + d]);

@@ -15,6 +15,8 @@ namespace hearth {
 
 namespace {
 
+constexpr size_t huge_page = 2 << 20;
+
 // oneDNN allocates and frees scratch in every call.  Keeping freed memory in the heap spares the page faults,
 // which on a virtual machine can cost more than the arithmetic.
 void keep_freed_memory() {
@@ -43,8 +45,8 @@ class CpuDevice : public Device {
   }
 
   void* allocate(size_t bytes) override {
-    const size_t whole_pages = (bytes + alignment - 1) / alignment * alignment;
-    void* address = whole_pages >= bytes ? std::aligned_alloc(alignment, whole_pages) : nullptr;
+    const size_t whole_pages = (bytes + huge_page - 1) / huge_page * huge_page;
+    void* address = whole_pages >= bytes ? std::aligned_alloc(huge_page, whole_pages) : nullptr;
     if (!address)
       fail_device("the run needs ", human_bytes(bytes), " of memory in one piece and ",
                   human_bytes(*free_bytes()),
@@ -68,8 +70,6 @@ class CpuDevice : public Device {
   }
 
  private:
-  static constexpr size_t alignment = 2 << 20;
-
   int threads_;
   cpu::CpuOps ops_;
 };
@@ -83,7 +83,7 @@ std::unique_ptr<Device> make_cpu_device(int threads) {
 namespace cpu {
 
 CpuOps::CpuOps(int threads, Isa isa, bool native_bf16)
-    : pool_(threads), isa_(isa), native_bf16_(native_bf16) {}
+    : pool_(threads), isa_(isa), gemm_(pool_, isa, native_bf16) {}
 
 float* thread_scratch(int64_t floats) {
   struct Scratch {
@@ -93,14 +93,14 @@ float* thread_scratch(int64_t floats) {
   };
   thread_local Scratch scratch;
   if (scratch.size < floats) {
-    constexpr int64_t page = 4096 / sizeof(float);
-    const int64_t whole_pages = (floats + page - 1) / page * page;
+    const size_t bytes =
+        (static_cast<size_t>(floats) * sizeof(float) + huge_page - 1) / huge_page * huge_page;
     std::free(scratch.data);
     scratch.size = 0;
-    scratch.data =
-        static_cast<float*>(std::aligned_alloc(4096, static_cast<size_t>(whole_pages) * sizeof(float)));
-    if (!scratch.data) fail_device("no memory for ", human_bytes(whole_pages * sizeof(float)), " of scratch");
-    scratch.size = whole_pages;
+    scratch.data = static_cast<float*>(std::aligned_alloc(huge_page, bytes));
+    if (!scratch.data) fail_device("no memory for ", human_bytes(bytes), " of scratch");
+    madvise(scratch.data, bytes, MADV_HUGEPAGE);
+    scratch.size = static_cast<int64_t>(bytes / sizeof(float));
   }
   return scratch.data;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "device/cpu/gemm.h"
 #include "device/cpu/simd.h"
 #include "device/ops.h"
 
@@ -92,7 +93,7 @@ class CpuOps final : public Ops {
 
   ThreadPool pool_;
   Isa isa_;
-  bool native_bf16_;
+  Gemm gemm_;
   // Partial sums of the operation that is running: grown on the first step, then reused.
   std::vector<float> partial_;
   std::vector<double> partial_sums_;

@@ -1,164 +1,162 @@
-// Packing, blocking and the choice of tiles.  The register kernel is in matmul.h.
+// The choice of tiles, and the call of oneDNN for each.
 #include "device/cpu/gemm.h"
+
+#include <dnnl.h>
 
 #include <algorithm>
 
 #include "device/cpu/cpu_ops.h"
-#include "device/cpu/matmul.h"
+#include "device/cpu/vector.h"
+
+// Exported by oneDNN, but in none of its headers: the arguments of dnnl_sgemm, with A and B in bf16.
+extern "C" dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t M, dnnl_dim_t N,
+                                               dnnl_dim_t K, float alpha, const uint16_t* A, dnnl_dim_t lda,
+                                               const uint16_t* B, dnnl_dim_t ldb, float beta, float* C,
+                                               dnnl_dim_t ldc);
 
 namespace hearth::cpu {
 
 namespace {
 
-// Terms of the sum in one panel: a strip of B of this length stays in the first-level cache.
-constexpr int64_t k_panel = 256;
+// Terms of the sum for which bf16 panels are converted at once.
+constexpr int64_t panel_terms = 1024;
 
 struct TileShape {
   int64_t rows, columns;
 };
 
-// Large tiles pack less; at least `wanted` tiles keep the threads busy.
+int64_t pieces(int64_t x, int64_t size) {
+  return (x + size - 1) / size;
+}
+
+// Large tiles pack less; at least `wanted` of them keep the threads busy.  oneDNN's kernel makes 48 columns
+// at once, and likes wide tiles better than tall ones.
 TileShape choose_tile(int64_t M, int64_t N) {
-  constexpr int64_t wanted = 8;
-  const auto pieces = [](int64_t x, int64_t size) { return (x + size - 1) / size; };
-  const auto even = [&](int64_t x, int64_t size) {  // pieces of nearly equal size, multiples of 16
-    const int64_t piece = pieces(x, pieces(x, size));
-    return pieces(piece, 16) * 16;
+  constexpr int64_t wanted = 6, row_step = 16;
+  const int64_t column_step = N >= 384 ? 48 : 64;
+  const auto size = [](int64_t x, int64_t cuts, int64_t step) {
+    return pieces(pieces(x, cuts), step) * step;
   };
-  int64_t rows = 512, columns = 128;
+  int64_t row_cuts = pieces(M, 1024), column_cuts = pieces(N, 768);
   for (;;) {
-    const TileShape tile{even(M, rows), even(N, columns)};
+    const TileShape tile{size(M, row_cuts, row_step), size(N, column_cuts, column_step)};
     if (pieces(M, tile.rows) * pieces(N, tile.columns) >= wanted) return tile;
-    if (rows > 128)
-      rows /= 2;
-    else if (columns > 64)
-      columns /= 2;
-    else if (rows > 64)
-      rows /= 2;
+    if (tile.columns > 512)
+      ++column_cuts;
+    else if (tile.rows > 96)
+      ++row_cuts;
+    else if (tile.columns > 128)
+      ++column_cuts;
+    else if (tile.rows > 32)
+      ++row_cuts;
     else
       return tile;
   }
 }
 
-// A tensor's memory as a strided matrix.
-template <class T>
-struct Operand {
-  const T* data;
-  int64_t stride;  // between rows of the tensor
-  bool transposed;
+// The part [rows, columns] at (row, column) of an operand, as the tensor that holds it.
+Tensor part(const Factor& f, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  return f.transposed ? f.tensor.slice(0, column, columns).slice(1, row, rows)
+                      : f.tensor.slice(0, row, rows).slice(1, column, columns);
+}
 
-  explicit Operand(const Factor& factor)
-      : data(factor.tensor.as<T>()), stride(factor.tensor.stride[0]), transposed(factor.transposed) {}
-};
-
-// strips [ceil(N / S), K, S] = B[k0 .. k0 + K, n0 .. n0 + N], S = 2 vectors, padded with zeros.
-template <int W, class T>
-[[gnu::always_inline]] inline void pack_columns(Operand<T> B, int64_t k0, int64_t K, int64_t n0, int64_t N,
-                                                float* strips) {
-  constexpr int64_t S = 2 * W;
-  for (int64_t n = 0; n < N; n += S, strips += K * S) {
-    const int64_t columns = std::min(S, N - n);
-    if (columns < S) std::fill(strips, strips + K * S, 0.0f);
-    if (B.transposed) {
-      transpose<W>(B.data + (n0 + n) * B.stride + k0, B.stride, columns, K, strips, S);
-      continue;
-    }
-    for (int64_t k = 0; k < K; ++k) {
-      const T* from = B.data + (k0 + k) * B.stride + n0 + n;
-      float* to = strips + k * S;
-      if (columns == S) {
+// A bf16 matrix as fp32 in `copy`, without gaps.
+Tensor widened(Isa isa, const Tensor& matrix, float* copy) {
+  const Rows<bf16> from(matrix);
+  const int64_t rows = matrix.dim(0), columns = matrix.dim(1);
+  simd(
+      isa, [=](auto) __attribute__((always_inline)) {
+        for (int64_t r = 0; r < rows; ++r) {
+          const bf16* in = from[r];
 #pragma omp simd
-        for (int64_t j = 0; j < S; ++j)
-          to[j] = to_float(from[j]);
-      } else {
-        for (int64_t j = 0; j < columns; ++j)
-          to[j] = to_float(from[j]);
-      }
-    }
-  }
+          for (int64_t c = 0; c < columns; ++c)
+            copy[r * columns + c] = to_float(in[c]);
+        }
+      });
+  return Tensor(copy, DType::f32, matrix.shape);
 }
 
-// The block A[m0 .. m0 + M, k0 .. k0 + K]: where it lies if it is fp32 with rows along k, else dense in
-// `copy` with the order of the tensor kept.
-template <class T>
-[[gnu::always_inline]] inline MatrixView block_of(Operand<T> A, int64_t m0, int64_t M, int64_t k0, int64_t K,
-                                                  float* copy) {
-  if constexpr (std::is_same_v<T, float>)
-    if (!A.transposed) return {A.data + m0 * A.stride + k0, A.stride, 1};
-  const int64_t rows = A.transposed ? K : M, columns = A.transposed ? M : K;
-  const T* from = A.data + (A.transposed ? k0 * A.stride + m0 : m0 * A.stride + k0);
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t c = 0; c < columns; ++c)
-      copy[r * columns + c] = to_float(from[r * A.stride + c]);
-  }
-  return A.transposed ? MatrixView{copy, 1, columns} : MatrixView{copy, columns, 1};
+char letter(const Factor& f) {
+  return f.transposed ? 'T' : 'N';
 }
 
-// C (+)= A strips, where the last columns may end inside a strip.
-template <int W, int R>
-[[gnu::always_inline]] inline void multiply_strips(int64_t M, int64_t N, int64_t K, MatrixView A,
-                                                   const float* strips, float* C, int64_t ldc,
-                                                   bool accumulate, float* edge) {
-  constexpr int64_t S = 2 * W;
-  for (int64_t n = 0; n < N; n += S, strips += K * S) {
-    if (n + S <= N) {
-      multiply_columns<W, R, 2>(M, K, A, strips, S, C + n, ldc, accumulate);
-      continue;
-    }
-    multiply_columns<W, R, 2>(M, K, A, strips, S, edge, S, false);
-    for (int64_t m = 0; m < M; ++m)
-      for (int64_t j = 0; j < N - n; ++j)
-        C[m * ldc + n + j] = edge[m * S + j] + (accumulate ? C[m * ldc + n + j] : 0.0f);
-  }
+// C (+)= A B for one tile and some terms of the sum.
+void call_onednn(const Factor& A, const Factor& B, const GemmTile& tile, bool accumulate) {
+  const int64_t K = A.columns(), lda = A.tensor.stride[0], ldb = B.tensor.stride[0];
+  const float beta = accumulate ? 1.0f : 0.0f;
+  const dnnl_status_t status =
+      A.tensor.dtype == DType::f32
+          ? dnnl_sgemm(letter(A), letter(B), tile.rows, tile.columns, K, 1.0f, A.tensor.as<float>(), lda,
+                       B.tensor.as<float>(), ldb, beta, tile.sum, tile.stride)
+          : dnnl_gemm_bf16bf16f32(letter(A), letter(B), tile.rows, tile.columns, K, 1.0f,
+                                  reinterpret_cast<const uint16_t*>(A.tensor.data), lda,
+                                  reinterpret_cast<const uint16_t*>(B.tensor.data), ldb, beta, tile.sum,
+                                  tile.stride);
+  check(status == dnnl_success, "oneDNN failed with status ", static_cast<int>(status), " on [", tile.rows,
+        ", ", K, "] x [", K, ", ", tile.columns, "]");
 }
 
-// One tile: all panels of the sum.
-template <int W, int R, class T>
-[[gnu::always_inline]] inline void make_tile(Operand<T> A, Operand<T> B, GemmTile tile, int64_t K, float* C,
-                                             bool accumulate, float* scratch) {
-  const int64_t panel = std::min(K, k_panel);
-  float* strips = scratch;
-  float* copy = strips + ((tile.columns + 2 * W - 1) / (2 * W) * (2 * W)) * panel;
-  float* edge = copy + tile.rows * panel;
-  for (int64_t k = 0; k < K; k += panel) {
-    const int64_t terms = std::min(panel, K - k);
-    pack_columns<W>(B, k, terms, tile.column, tile.columns, strips);
-    const MatrixView a = block_of(A, tile.row, tile.rows, k, terms, copy);
-    multiply_strips<W, R>(tile.rows, tile.columns, terms, a, strips, C, tile.stride, accumulate || k > 0,
-                          edge);
+// One tile from bf16 operands, panel by panel.
+void multiply_widened(Isa isa, const Factor& A, const Factor& B, const GemmTile& tile, bool accumulate,
+                      float* scratch) {
+  const int64_t K = A.columns();
+  for (int64_t k = 0; k < K; k += panel_terms) {
+    const int64_t terms = std::min(panel_terms, K - k);
+    const auto prepared = [&](const Tensor& t, float* copy) {
+      return t.dtype == DType::bf16 ? widened(isa, t, copy) : t;
+    };
+    const Tensor a = prepared(part(A, tile.row, tile.rows, k, terms), scratch);
+    const Tensor b =
+        prepared(part(B, k, terms, tile.column, tile.columns), scratch + tile.rows * panel_terms);
+    call_onednn({a, A.transposed}, {b, B.transposed}, tile, accumulate || k > 0);
   }
 }
 
 }  // namespace
 
-void gemm(ThreadPool& pool, Isa isa, const Factor& A, const Factor& B, const Tensor& direct, bool accumulate,
-          const TileStore* store) {
+// oneDNN packs a transposed B slowly, and once for every tile: a small one is better transposed here, once.
+template <class T>
+Factor Gemm::transposed_once(const Factor& B, Tensor& memory) {
+  constexpr int64_t small = 256 * 1024;
+  const int64_t K = B.rows(), N = B.columns();
+  if (!B.transposed || K * N > small) return B;
+  transposed_.resize(std::max(transposed_.size(), static_cast<size_t>(K * N)));
+  memory = Tensor(transposed_.data(), DType::f32, {K, N});
+  simd(
+      isa_, [ from = Rows<T>(B.tensor), to = transposed_.data(), N, K ](auto tag) __attribute__((
+                always_inline)) { transpose<decltype(tag)::width>(from[0], from.stride, N, K, to, N); });
+  return {memory, false};
+}
+
+void Gemm::multiply(const Factor& A, const Factor& B, const Tensor& direct, bool accumulate,
+                    const TileStore* store) {
   const int64_t M = A.rows(), N = B.columns(), K = A.columns();
   check(B.rows() == K, "product of ", A.tensor.shape, " and ", B.tensor.shape);
+  const bool widen = A.tensor.dtype == DType::bf16 && !native_bf16_;
   const TileShape shape = choose_tile(M, N);
-  const int64_t across = (N + shape.columns - 1) / shape.columns, down = (M + shape.rows - 1) / shape.rows;
-  const int64_t panel = std::min(K, k_panel);
-  const int64_t work = (shape.columns + 32) * panel + shape.rows * (panel + 32);
-  with_compute_type(A.tensor.dtype, [&]<class T>(T) {
-    const Operand<T> a(A), b(B);
-    pool.run(across * down, [&](int64_t task) {
-      GemmTile tile{};
-      tile.row = task / across * shape.rows;
-      tile.rows = std::min(shape.rows, M - tile.row);
-      tile.column = task % across * shape.columns;
-      tile.columns = std::min(shape.columns, N - tile.column);
-      float* scratch = thread_scratch(work + (direct ? 0 : shape.rows * shape.columns));
-      tile.stride = direct ? direct.stride[0] : shape.columns;
-      float* C = direct ? direct.as<float>() + tile.row * tile.stride + tile.column : scratch + work;
-      tile.sum = C;
-      simd(
-          isa, [=](auto tag) __attribute__((always_inline)) {
-            using Tag = decltype(tag);
-            make_tile<Tag::width, register_rows<Tag::isa>>(a, b, tile, K, C, accumulate, scratch);
-          });
-      if (store) store->store(tile);
-    });
+  const int64_t across = pieces(N, shape.columns), down = pieces(M, shape.rows);
+  const int64_t panels = widen ? (shape.rows + shape.columns) * panel_terms : 0;
+  Tensor transposed;
+  const Factor b = A.tensor.dtype == DType::f32 ? transposed_once<float>(B, transposed)
+                   : widen                      ? transposed_once<bf16>(B, transposed)
+                                                : B;
+  pool_.run(across * down, [&](int64_t task) {
+    GemmTile tile{};
+    tile.row = task / across * shape.rows;
+    tile.rows = std::min(shape.rows, M - tile.row);
+    tile.column = task % across * shape.columns;
+    tile.columns = std::min(shape.columns, N - tile.column);
+    float* scratch = thread_scratch(panels + (direct ? 0 : shape.rows * shape.columns));
+    tile.stride = direct ? direct.stride[0] : shape.columns;
+    tile.sum = direct ? direct.as<float>() + tile.row * tile.stride + tile.column : scratch + panels;
+    if (widen) {
+      multiply_widened(isa_, A, b, tile, accumulate, scratch);
+    } else {
+      const Tensor left = part(A, tile.row, tile.rows, 0, K),
+                   right = part(b, 0, K, tile.column, tile.columns);
+      call_onednn({left, A.transposed}, {right, b.transposed}, tile, accumulate);
+    }
+    if (store) store->store(tile);
   });
 }
 

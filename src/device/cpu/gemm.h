@@ -1,11 +1,12 @@
-// The matrix product behind linear layers.
+// The matrix product behind linear layers: oneDNN, single-threaded, on tiles handed out by our own pool.
 //
-// C [M, N] is cut into tiles by the shape alone; one task makes one tile with the whole sum over K in order,
-// so bits do not depend on the number of threads.  A task packs its columns of B, K panel by K panel, into
-// fp32 strips as wide as the register block, and converts its rows of A where they are bf16.
+// C [M, N] is cut into tiles by the shape alone; one task makes one tile with the whole sum over K, so bits
+// do not depend on the number of threads.  bf16 operands are converted to fp32 panels in scratch (exact),
+// unless the processor multiplies bf16 faster than fp32.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "device/cpu/simd.h"
@@ -25,7 +26,7 @@ struct Factor {
 // Finished sums of rows [row, row + rows) and columns [column, column + columns) of C.
 struct GemmTile {
   int64_t row, rows, column, columns;
-  const float* sum;
+  float* sum;
   int64_t stride;
 };
 
@@ -36,9 +37,24 @@ class TileStore {
   virtual void store(const GemmTile& tile) const = 0;
 };
 
-// A B, in fp32 arithmetic.  If `direct` is given (f32, [M, N]) tiles are made in its memory, and added to it
-// when `accumulate`; else in scratch.  Then `store`, if given, sees each tile.
-void gemm(ThreadPool& pool, Isa isa, const Factor& A, const Factor& B, const Tensor& direct, bool accumulate,
-          const TileStore* store);
+class Gemm {
+ public:
+  // `native_bf16`: use the bf16 instructions.
+  Gemm(ThreadPool& pool, Isa isa, bool native_bf16) : pool_(pool), isa_(isa), native_bf16_(native_bf16) {}
+
+  // A B.  If `direct` is given (f32 [M, N]) tiles are made in its memory, and added to it when `accumulate`;
+  // else in scratch.  Then `store`, if given, sees each tile.
+  void multiply(const Factor& A, const Factor& B, const Tensor& direct, bool accumulate,
+                const TileStore* store);
+
+ private:
+  template <class T>
+  Factor transposed_once(const Factor& B, Tensor& memory);
+
+  ThreadPool& pool_;
+  Isa isa_;
+  bool native_bf16_;
+  std::vector<float> transposed_;  // of the operation that is running; grown once
+};
 
 }  // namespace hearth::cpu

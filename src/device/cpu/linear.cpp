@@ -120,8 +120,8 @@ void CpuOps::linear_forward(const Tensor& x, const Tensor& w, const Tensor& bias
     const ForwardStore<T> store(isa_, data_or_null<T>(bias), Rows<T>(rounded_sum),
                                 with_gelu ? Rows<T>(y) : Rows<T>());
     const bool in_place = x.dtype == DType::f32;
-    gemm(pool_, isa_, {x, false}, {w, true}, in_place ? rounded_sum : Tensor{}, false,
-         in_place && !bias && !with_gelu ? nullptr : &store);
+    gemm_.multiply({x, false}, {w, true}, in_place ? rounded_sum : Tensor{}, false,
+                   in_place && !bias && !with_gelu ? nullptr : &store);
   });
 }
 
@@ -135,7 +135,7 @@ void CpuOps::linear_backward_input(const Tensor& dy, const Tensor& w, const Tens
     const BackwardStore<T> store(isa_, Rows<T>(pre), Rows<T>(dx));
     // dx may be the memory of pre, so with pre the sums are made elsewhere.
     const bool in_place = dy.dtype == DType::f32 && !pre;
-    gemm(pool_, isa_, {dy, false}, {w, false}, in_place ? dx : Tensor{}, false, in_place ? nullptr : &store);
+    gemm_.multiply({dy, false}, {w, false}, in_place ? dx : Tensor{}, false, in_place ? nullptr : &store);
   });
 }
 
@@ -146,7 +146,7 @@ void CpuOps::linear_backward_weight(const Tensor& dy, const Tensor& x, const Ten
   expect("x", x, {N, K});
   expect("dw", dw, {O, K});
   expect_if_present("dbias", dbias, {O});
-  gemm(pool_, isa_, {dy, true}, {x, false}, dw, true, nullptr);
+  gemm_.multiply({dy, true}, {x, false}, dw, true, nullptr);
   if (!dbias) return;
   with_compute_type(dy.dtype, [&]<class T>(T) {
     constexpr int64_t columns = 64;

@@ -10,14 +10,16 @@ namespace hearth::cpu {
 
 template <int W>
 struct Vector {
-  typedef float type __attribute__((vector_size(W * sizeof(float)), aligned(sizeof(float)), may_alias));
+  typedef float type __attribute__((vector_size(W * sizeof(float))));
   typedef int32_t index __attribute__((vector_size(W * sizeof(int32_t))));
+  // The same in memory: any alignment.
+  typedef float memory __attribute__((vector_size(W * sizeof(float)), aligned(sizeof(float)), may_alias));
 };
 
 // W elements as floats, and back.
 template <int W>
 [[gnu::always_inline]] inline void load_vector(const float* from, typename Vector<W>::type& to) {
-  to = *reinterpret_cast<const typename Vector<W>::type*>(from);
+  to = *reinterpret_cast<const typename Vector<W>::memory*>(from);
 }
 template <int W>
 [[gnu::always_inline]] inline void load_vector(const bf16* from, typename Vector<W>::type& to) {
@@ -29,7 +31,7 @@ template <int W>
 }
 template <int W>
 [[gnu::always_inline]] inline void store_vector(const typename Vector<W>::type& from, float* to) {
-  *reinterpret_cast<typename Vector<W>::type*>(to) = from;
+  *reinterpret_cast<typename Vector<W>::memory*>(to) = from;
 }
 
 // The elements of a and b in turn: the lower halves, and the upper halves.
