@@ -23,6 +23,9 @@ std::string quoted(std::string_view raw, size_t longest = 60);
 inline std::string quoted(const std::string& raw, size_t longest = 60) {
   return quoted(std::string_view(raw), longest);
 }
+inline std::string quoted(const char* raw, size_t longest = 60) {
+  return quoted(std::string_view(raw), longest);
+}
 inline std::string quoted(std::string& raw, size_t longest = 60) {
   return quoted(std::string_view(raw), longest);
 }

@@ -36,7 +36,8 @@ struct PrepareResult {
 };
 
 // With gpt2 each document (and each half of one that was cut) begins with the end-of-text token.  Documents
-// are streamed: memory does not grow with the inputs, except for a single line of jsonl.
+// are streamed: memory does not grow with the inputs, except for
+// a single line of jsonl or a stretch without white space.
 PrepareResult prepare(const PrepareOptions& options);
 
 }  // namespace hearth

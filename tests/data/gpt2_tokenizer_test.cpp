@@ -2,8 +2,9 @@
 // its own files where data/fetch_gpt2_tokenizer.sh has fetched them.
 #include "data/gpt2_tokenizer.h"
 
-#include <chrono>
+#include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <random>
 
 #include <nlohmann/json.hpp>
@@ -291,7 +292,7 @@ TEST_F(Gpt2Files, ShakespeareAsLlmc) {
 
 // A run without any break is one piece; a quadratic merge would need hours for it.
 TEST_F(Gpt2Files, LongRunsAreNotQuadratic) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process: other load must not fail the test
   for (const std::string unit : {"a", " ", "!", "\xE6\xBC\xA2", "7", "\n"}) {
     std::string text;
     while (text.size() < 300000)
@@ -300,8 +301,7 @@ TEST_F(Gpt2Files, LongRunsAreNotQuadratic) {
     const std::vector<int32_t> ids = tokenizer_->encode(text);
     EXPECT_EQ(tokenizer_->decode(ids), text);
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(seconds.count(), 20.0);
+  EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 20);
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--no-eval", action="store_true")
     parser.add_argument("--eval-every", type=int, default=250)
-    parser.add_argument("--eval-rows", type=int, default=64, help="sequences per evaluation batch")
+    parser.add_argument("--eval-rows", type=int, default=24, help="sequences per evaluation batch")
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--min-lr", type=float, default=1e-4)

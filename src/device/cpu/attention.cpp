@@ -61,9 +61,10 @@ template <int W>
       m[i] = s[j * tile + i] > m[i] ? s[j * tile + i] : m[i];
   }
   for (int64_t j = seen_by_all; j < keys; ++j) {
+    const int32_t below = static_cast<int32_t>(j - query);
 #pragma omp simd
     for (int i = 0; i < W; ++i)
-      m[i] = (j <= query + i) & (s[j * tile + i] > m[i]) ? s[j * tile + i] : m[i];
+      m[i] = (below <= i) & (s[j * tile + i] > m[i]) ? s[j * tile + i] : m[i];
   }
   for (int i = 0; i < W; ++i) {
     t.shrink[query + i] = first ? 0.0f : exp_fast(t.largest[query + i] - m[i]);
@@ -79,9 +80,10 @@ template <int W>
     }
   }
   for (int64_t j = seen_by_all; j < keys; ++j) {
+    const int32_t below = static_cast<int32_t>(j - query);
 #pragma omp simd
     for (int i = 0; i < W; ++i) {
-      const float p = j <= query + i ? exp_fast(s[j * tile + i] - m[i]) : 0.0f;
+      const float p = below <= i ? exp_fast(s[j * tile + i] - m[i]) : 0.0f;
       s[j * tile + i] = p;
       total[i] += p;
     }

@@ -46,9 +46,10 @@ struct Tiles {
 // p: scores in, exp(score - lse) out, 0 beyond `visible`; ds: dP in, P (dP - delta) out.
 [[gnu::always_inline]] inline void weights_row(float* p, float* ds, int64_t visible, int64_t padded,
                                                float lse, float delta) {
+  const int32_t seen = static_cast<int32_t>(visible), count = static_cast<int32_t>(padded);
 #pragma omp simd
-  for (int64_t j = 0; j < padded; ++j) {
-    const float weight = j < visible ? exp_fast(p[j] - lse) : 0.0f;
+  for (int32_t j = 0; j < count; ++j) {  // 32 bits wide, like what it is compared beside
+    const float weight = j < seen ? exp_fast(p[j] - lse) : 0.0f;
     p[j] = weight;
     ds[j] = weight * (ds[j] - delta);
   }

@@ -116,31 +116,50 @@ void multiply_widened(Isa isa, const Factor& A, const Factor& B, const GemmTile&
 
 // oneDNN packs a transposed B slowly, and once for every tile: a small one is better transposed here, once.
 template <class T>
-Factor Gemm::transposed_once(const Factor& B, Tensor& memory) {
+Factor Gemm::transposed_once(const Factor& B) {
   constexpr int64_t small = 256 * 1024;
   const int64_t K = B.rows(), N = B.columns();
   if (!B.transposed || K * N > small) return B;
-  transposed_.resize(std::max(transposed_.size(), static_cast<size_t>(K * N)));
-  memory = Tensor(transposed_.data(), DType::f32, {K, N});
+  right_.resize(std::max(right_.size(), static_cast<size_t>(K * N)));
   simd(
-      isa_, [ from = Rows<T>(B.tensor), to = transposed_.data(), N, K ](auto tag) __attribute__((
-                always_inline)) { transpose<decltype(tag)::width>(from[0], from.stride, N, K, to, N); });
-  return {memory, false};
+      isa_, [ from = Rows<T>(B.tensor), to = right_.data(), N, K ](auto tag) __attribute__((always_inline)) {
+        transpose<decltype(tag)::width>(from[0], from.stride, N, K, to, N);
+      });
+  return {Tensor(right_.data(), DType::f32, {K, N}), false};
+}
+
+// A bf16 operand that several tiles read is better widened here, once, unless it is so large that each tile's
+// part of it is.
+Factor Gemm::widened_once(const Factor& f, std::vector<float>& copy) {
+  constexpr int64_t large = 1 << 20, rows_per_task = 64;
+  const Tensor& t = f.tensor;
+  if (t.dtype != DType::bf16 || t.elements() > large) return f;
+  copy.resize(std::max(copy.size(), static_cast<size_t>(t.elements())));
+  pool_.run(pieces(t.dim(0), rows_per_task), [&](int64_t task) {
+    const int64_t row = task * rows_per_task, rows = std::min(rows_per_task, t.dim(0) - row);
+    widened(isa_, t.rows(row, rows), copy.data() + row * t.dim(1));
+  });
+  return {Tensor(copy.data(), DType::f32, t.shape), f.transposed};
+}
+
+// fp32 operands that do not change the product but make it faster.
+Gemm::Operands Gemm::prepare(const Factor& A, const Factor& B) {
+  const bool multiply_bf16 = A.tensor.dtype == DType::bf16 && native_bf16_;
+  if (multiply_bf16) return {A, B};
+  const Factor b = B.tensor.dtype == DType::f32 ? transposed_once<float>(B) : transposed_once<bf16>(B);
+  return {widened_once(A, left_), widened_once(b, right_)};
 }
 
 void Gemm::multiply(const Factor& A, const Factor& B, const Tensor& direct, bool accumulate,
                     const TileStore* store) {
   const int64_t M = A.rows(), N = B.columns(), K = A.columns();
   check(B.rows() == K, "product of ", A.tensor.shape, " and ", B.tensor.shape);
-  const bool widen = A.tensor.dtype == DType::bf16 && !native_bf16_;
   const TileShape shape = choose_tile(M, N);
   const int64_t across = pieces(N, shape.columns), down = pieces(M, shape.rows);
+  const auto [a, b] = prepare(A, B);
+  const bool widen = !native_bf16_ && (a.tensor.dtype == DType::bf16 || b.tensor.dtype == DType::bf16);
   const int64_t panels = widen ? (shape.rows + shape.columns) * panel_terms : 0;
-  Tensor transposed;
-  const Factor b = A.tensor.dtype == DType::f32 ? transposed_once<float>(B, transposed)
-                   : widen                      ? transposed_once<bf16>(B, transposed)
-                                                : B;
-  pool_.run(across * down, [&](int64_t task) {
+  pool_.run(across * down, [&, &a = a, &b = b](int64_t task) {
     GemmTile tile{};
     tile.row = task / across * shape.rows;
     tile.rows = std::min(shape.rows, M - tile.row);
@@ -150,11 +169,11 @@ void Gemm::multiply(const Factor& A, const Factor& B, const Tensor& direct, bool
     tile.stride = direct ? direct.stride[0] : shape.columns;
     tile.sum = direct ? direct.as<float>() + tile.row * tile.stride + tile.column : scratch + panels;
     if (widen) {
-      multiply_widened(isa_, A, b, tile, accumulate, scratch);
+      multiply_widened(isa_, a, b, tile, accumulate, scratch);
     } else {
-      const Tensor left = part(A, tile.row, tile.rows, 0, K),
+      const Tensor left = part(a, tile.row, tile.rows, 0, K),
                    right = part(b, 0, K, tile.column, tile.columns);
-      call_onednn({left, A.transposed}, {right, b.transposed}, tile, accumulate);
+      call_onednn({left, a.transposed}, {right, b.transposed}, tile, accumulate);
     }
     if (store) store->store(tile);
   });

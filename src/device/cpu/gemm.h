@@ -16,7 +16,7 @@ namespace hearth::cpu {
 
 // A matrix operand [rows, columns]: the tensor or its transpose.
 struct Factor {
-  const Tensor& tensor;
+  Tensor tensor;
   bool transposed;
 
   int64_t rows() const { return tensor.dim(transposed ? 1 : 0); }
@@ -48,13 +48,19 @@ class Gemm {
                 const TileStore* store);
 
  private:
+  struct Operands {
+    Factor a, b;
+  };
+  Operands prepare(const Factor& A, const Factor& B);
   template <class T>
-  Factor transposed_once(const Factor& B, Tensor& memory);
+  Factor transposed_once(const Factor& B);
+  Factor widened_once(const Factor& f, std::vector<float>& copy);
 
   ThreadPool& pool_;
   Isa isa_;
   bool native_bf16_;
-  std::vector<float> transposed_;  // of the operation that is running; grown once
+  // Copies of the operands of the product that is running: grown once.
+  std::vector<float> left_, right_;
 };
 
 }  // namespace hearth::cpu
