@@ -60,11 +60,11 @@ StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGro
       optimizer_(device, parameters_, static_cast<int>(config.parallel.zero), *groups.data),
       pipeline_(config.model, pipeline_options(config, groups.grid), device, parameters_, groups) {
   Carver measure;
-  measure.take(DType::f64, {2});
+  measure.take(DType::f64, {3});
   measure.take(DType::u8, {sizeof(StepParams)});
   scalars_ = Buffer(device, measure.used());
   Carver carver(scalars_.data(), scalars_.bytes());
-  totals_ = carver.take(DType::f64, {2});
+  totals_ = carver.take(DType::f64, {3});
   step_params_ = carver.take(DType::u8, {sizeof(StepParams)});
   device.ops().set_step_params(static_cast<const StepParams*>(step_params_.data));
   if (has_tied_copy()) {
@@ -90,6 +90,21 @@ bool StepRunner::counts(const ParamSpec& spec) const {
   return spec.shard_dim >= 0 || groups_.tensor->rank() == 0;
 }
 
+namespace {
+
+// Up to 2^17 ranks can wish for the same thing, and an f64 counts exactly to 2^53.
+double digit_of(StopWish wish) {
+  return std::exp2(17.0 * (static_cast<double>(wish) - 1));
+}
+
+StopWish strongest(double wishes) {
+  for (StopWish wish : {StopWish::terminate, StopWish::interrupt, StopWish::early})
+    if (wishes >= digit_of(wish)) return wish;
+  return StopWish::none;
+}
+
+}  // namespace
+
 StepResult StepRunner::run(const StepInput& input, const std::vector<HostBatch>& microbatches,
                            const std::function<void()>& on_gradients) {
   const double valid = count_valid(microbatches);
@@ -108,12 +123,16 @@ StepResult StepRunner::run(const StepInput& input, const std::vector<HostBatch>&
   sum_tied_gradients();
   optimizer_.finish_reduction();
   if (on_gradients) on_gradients();
-  const Totals totals = reduce_totals();
+  optimizer_.gradient_sum_of_squares(clear_totals().rows(1, 1),
+                                     [this](const ParamSpec& spec) { return counts(spec); });
+  add_loss();
+  const Totals totals = reduce_totals(input.wish);
 
   // The one time that the host waits for the device: the same numbers on every rank, so the same decision.
   StepResult result;
   result.loss = totals.loss * params.loss_scale;
   result.grad_norm = std::sqrt(totals.squares);
+  result.stop = strongest(totals.wishes);
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (!result.finite) {
     parameters_.clear_gradients();
@@ -158,12 +177,18 @@ void StepRunner::sum_tied_gradients() {
   device_.ops().add(gradient, tied_gradient_, gradient);
 }
 
-// Before: each rank's sums; after: those of the run.  A loss is the same on all ranks of the tensor axis.
-StepRunner::Totals StepRunner::reduce_totals() {
+const Tensor& StepRunner::clear_totals() {
   device_.ops().fill_zero(totals_);
-  add_loss();
-  optimizer_.gradient_sum_of_squares(totals_.rows(1, 1),
-                                     [this](const ParamSpec& spec) { return counts(spec); });
+  return totals_;
+}
+
+// Before: each rank's sums; after: those of the run.  A loss is the same on all ranks of the tensor axis.
+StepRunner::Totals StepRunner::reduce_totals(StopWish wish) {
+  if (wish != StopWish::none) {
+    const double digit = digit_of(wish);
+    device_.copy_in(totals_.rows(2, 1), &digit);
+    device_.synchronize();
+  }
   groups_.all_reduce(totals_, Reduce::sum);
   Totals host;
   device_.copy_out(&host, totals_);
@@ -177,8 +202,8 @@ void StepRunner::add_loss() {
 
 // Samples go round the data axis in batches; every rank makes the same number of passes, the last may be a
 // repetition whose loss is not counted.
-std::optional<double> StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
-                                           const std::function<bool()>& stop) {
+EvaluationResult StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
+                                      const std::function<StopWish()>& wish) {
   const int64_t context = dataset.context();
   int64_t samples = dataset.samples();
   if (tokens > 0) samples = std::clamp<int64_t>(tokens / context, 1, samples);
@@ -186,32 +211,27 @@ std::optional<double> StepRunner::evaluate(const Dataset& dataset, int64_t token
   const int64_t ranks = groups_.data->size();
   double total = 0;
   for (int64_t begin = 0; begin < samples; begin += rows * ranks) {
-    if (stop && stop()) return std::nullopt;
     const int64_t first = begin + rows * groups_.data->rank();
     const int64_t count = std::clamp<int64_t>(samples - first, 0, rows);
     const HostBatch batch = read_in_order(dataset, count > 0 ? first : 0, std::max<int64_t>(count, 1));
     pipeline_.clear_loss();
     pipeline_.evaluate({&batch, 1});
-    device_.ops().fill_zero(totals_);
+    clear_totals();
     if (count > 0) add_loss();
-    groups_.all_reduce(totals_, Reduce::sum);
-    Totals host;
-    device_.copy_out(&host, totals_);
-    total += host.loss;
+    const Totals totals = reduce_totals(wish());
+    if (totals.wishes > 0) return {std::nullopt, strongest(totals.wishes)};
+    total += totals.loss;
   }
   pipeline_.clear_loss();
-  return total / static_cast<double>(samples * context);
+  return {total / static_cast<double>(samples * context), StopWish::none};
 }
 
-bool StepRunner::weights_finite() const {
-  const Buffer buffer(device_, sizeof(double));
-  const Tensor total(buffer.data(), DType::f64, {1});
-  device_.ops().fill_zero(total);
+// A NaN or an infinity on any rank makes the sum one.
+bool StepRunner::weights_finite() {
+  const Tensor sum = clear_totals().rows(0, 1);
   for (const OptimizerPiece& piece : optimizer_.pieces())
-    device_.ops().sum(piece.master.reshaped({piece.master.elements()}), total);
-  double sum = 0;
-  device_.copy_out(&sum, total);
-  return std::isfinite(sum);
+    device_.ops().sum(piece.master.reshaped({piece.master.elements()}), sum);
+  return std::isfinite(reduce_totals(StopWish::none).loss);
 }
 
 // Of copies, the first rank of an axis writes; the others read.

@@ -21,16 +21,27 @@
 
 namespace hearth {
 
+// What a rank wants, or all ranks do: any rank's wish is everybody's, and TERM goes before INT before the
+// rest.
+enum class StopWish : uint8_t { none, early, interrupt, terminate };
+
 struct StepInput {
   int64_t first_sample = 0;  // the run's index of the step's first sample
   double learning_rate = 0;
   int64_t optimizer_step = 1;  // AdamW's t of this update, from 1
+  StopWish wish = StopWish::none;
 };
 
 struct StepResult {
-  double loss = 0;       // mean over the valid tokens of all microbatches, before the update
-  double grad_norm = 0;  // before clipping
-  bool finite = true;    // false: nothing was updated
+  double loss = 0;                 // mean over the valid tokens of all microbatches, before the update
+  double grad_norm = 0;            // before clipping
+  bool finite = true;              // false: nothing was updated
+  StopWish stop = StopWish::none;  // of any rank
+};
+
+struct EvaluationResult {
+  std::optional<double> loss;  // nothing when a stop was wished for meanwhile
+  StopWish stop = StopWish::none;
 };
 
 class StepRunner {
@@ -54,11 +65,11 @@ class StepRunner {
                  const std::function<void()>& on_gradients = {});
 
   // Mean loss over the first `tokens` tokens (0 = all) of a dataset, in whole samples.  Changes no training
-  // state. Returns nothing when `stop` became true.
-  std::optional<double> evaluate(const Dataset& dataset, int64_t tokens, const std::function<bool()>& stop);
+  // state. `wish` is asked before every batch.
+  EvaluationResult evaluate(const Dataset& dataset, int64_t tokens, const std::function<StopWish()>& wish);
 
-  // Whether all weights of this rank are finite.
-  bool weights_finite() const;
+  // Whether all weights of all ranks are finite.
+  bool weights_finite();
   // Every tensor of the training state that this rank writes, as pieces of global tensors: each element is
   // written by one rank.
   std::vector<CheckpointPiece> checkpoint_pieces() const;
@@ -70,13 +81,16 @@ class StepRunner {
   bool has_tied_copy() const;
   void sum_tied_gradients();
   void add_loss();
+  const Tensor& clear_totals();
 
   double count_valid(const std::vector<HostBatch>& microbatches);
+  // Sums over all ranks.  A wish is a digit of a number, so that wishes of different kinds can be told apart.
   struct Totals {
     double loss;
     double squares;
+    double wishes;
   };
-  Totals reduce_totals();
+  Totals reduce_totals(StopWish wish);
   bool counts(const ParamSpec& spec) const;
   std::vector<CheckpointPiece> all_pieces() const;
 
@@ -89,7 +103,7 @@ class StepRunner {
   Buffer scalars_;
   Buffer tied_buffer_;
   Tensor tied_gradient_;  // of the copy of the embedding on the other end of the pipeline
-  Tensor totals_;         // f64 [2]: sum of the losses, sum of squares of the gradients
+  Tensor totals_;         // f64 [3], see Totals
   Tensor step_params_;
   StepParams host_params_;
 };
