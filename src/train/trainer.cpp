@@ -286,8 +286,8 @@ void Trainer::record(const JsonLine& line) {
 
 ExitCode Trainer::loop() {
   if (at_end()) {
-    return finish(ExitCode::done, text("the run is complete at step ", with_commas(state_.step),
-                                       "; to go on, raise train.steps above ", config_.train.steps));
+    return finish(ExitCode::done,
+                  text("to go on, raise train.steps above ", config_.train.steps, "; the run is complete"));
   }
   // An evaluation that a stop cut off is made up for, so that a resumed run writes what an unbroken one does.
   if (state_.step > 0 && due(config_.eval.every) && !state_.val_loss) evaluate_now();
@@ -509,7 +509,10 @@ ExitCode Trainer::stop_numerical() {
 
 ExitCode Trainer::finish(ExitCode code, const std::string& why) {
   log_.line(text(why, " at step ", state_.step, " of ", config_.train.steps));
-  log_.line(text("resume with: ", resume_command_));
+  std::string command = resume_command_;
+  const size_t at = command.find(" train ");
+  if (!world_->alone() && at != std::string::npos) command.insert(at, text(" launch -n ", world_->size()));
+  log_.line(text("resume with: ", command));
   return code;
 }
 
