@@ -15,6 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # package, then files that prove it: a header below an include folder, lib... below a library folder.
 needs=(
   "libdnnl-dev dnnl.hpp libdnnl.so"
+  "libgloo-dev gloo/context.h libgloo.so"
   "libcxxopts-dev cxxopts.hpp"
   "libtomlplusplus-dev toml++/toml.h"
   "nlohmann-json3-dev nlohmann/json.hpp"
@@ -192,7 +193,7 @@ fi
 if ! type -P apt-get >/dev/null || ! type -P dpkg-deb >/dev/null; then
   fail 2 "missing: ${missing[*]}
        These are Debian's package names and this system has no apt. Install the same libraries its own way:
-       g++ >= 12, GNU make, oneDNN, cxxopts, toml++, nlohmann-json, PCRE2 (8 bit), GoogleTest, Google Benchmark,
+       g++ >= 12, GNU make, oneDNN, Gloo, cxxopts, toml++, nlohmann-json, PCRE2 (8 bit), GoogleTest, Google Benchmark,
        with headers and libraries where the compiler finds them (or set CPATH and LIBRARY_PATH)."
 fi
 begin_changes
