@@ -48,7 +48,7 @@ downloader() {
 
 # download URL FILE
 download() {
-  scripts/setup.sh --downloader || return 1
+  scripts/setup.sh --downloader || say "  trying without"
   say "  trying $1"
   downloader "$1" "$2"
 }
