@@ -19,16 +19,12 @@ has_sha256() {
   [ "${sum%% *}" = "$2" ]
 }
 
-# What scripts/setup.sh unpacked where there is no root, and where its libraries lie.
+# Where scripts/setup.sh unpacks packages when there is no root.
 unpacked=build/deps
 
 # unpacked_libraries FOLDER: the value of LD_LIBRARY_PATH for programs of packages unpacked there.
 unpacked_libraries() {
-  local folder path=
-  for folder in "$1"/usr/lib/*-linux-gnu* "$1"/lib/*-linux-gnu*; do
-    [ -d "$folder" ] && path=$path${path:+:}$(realpath "$folder")
-  done
-  echo "$path"
+  echo "$(realpath "$1")"/usr/lib/*-linux-gnu*
 }
 
 # downloader URL FILE: one attempt, with the system's curl or wget or with the curl of setup.sh.

@@ -120,6 +120,22 @@ repair_links() {  # repair_links FOLDER
   done
 }
 
+# Some packages have their shared libraries in lib or straight in usr/lib.  All are gathered in usr/lib/TRIPLE, so
+# that one folder is enough to link and to run with.
+gather_libraries() {  # gather_libraries FOLDER
+  local folder triple
+  triple=$($compiler -print-multiarch 2>/dev/null) || triple=
+  if [[ -z $triple ]]; then
+    folder=$(compgen -G '/usr/lib/*-linux-gnu*' | head -n 1)
+    triple=${folder##*/}
+  fi
+  mkdir -p "$1/usr/lib/$triple" || return 1
+  if [[ -d $1/lib && ! -L $1/lib ]]; then
+    cp -a "$1/lib/." "$1/usr/lib/" && rm -r "${1:?}/lib" || return 1
+  fi
+  find "$1/usr/lib" -mindepth 1 -maxdepth 1 -name 'lib*.so*' ! -type d -exec mv -t "$1/usr/lib/$triple" {} +
+}
+
 # The bundle of certificates that the package ca-certificates makes when it is installed; unpacking alone does not.
 bundle_certificates() {  # bundle_certificates FOLDER
   [[ -d $1/usr/share/ca-certificates && ! -e $1/$certificates ]] || return 0
@@ -166,6 +182,7 @@ unpack() {  # unpack FOLDER PACKAGE...
   for archive in "$archives"/*.deb; do
     dpkg-deb -x "$archive" "$staging" || return 1
   done
+  gather_libraries "$staging" || return 1
   repair_links "$staging"
   bundle_certificates "$staging" || return 1
   rm -rf "$folder.old"
