@@ -27,9 +27,22 @@ LIBS := -ldnnl -lgomp -lpcre2-8
 
 SRC := $(sort $(shell find src -name '*.cpp'))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
-TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*'))
+TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*' \
+  -not -path 'tests/emulator/*' -not -path 'tests/kernels/*'))
 TEST_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(TEST_SRC))
 BENCH_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.cpp)))
+
+# CUDA kernels on the CPU: kernels/*.cu compiled by the host compiler against the SIMT emulator (tests/emulator), which
+# also stands in for the CUDA runtime.  `emulated` is the plain build; `checked` compiles the kernels and their tests so
+# that the race detector sees every access to global memory (the __tsan_* calls are the emulator's, libtsan is not used).
+KERNELS := $(sort $(wildcard kernels/*.cu))
+EMULATOR := $(filter-out %_test.cpp,$(sort $(wildcard tests/emulator/*.cpp)))
+KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/kernels/*.cpp))
+EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -ftrivial-auto-var-init=pattern
+CHECK_FLAGS := -fsanitize=thread -Wno-tsan
+EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS))
+EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))
+CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))
 
 .PHONY: all help setup quickstart test test-long bench lint format clean FORCE
 .DEFAULT_GOAL := all
@@ -77,6 +90,12 @@ $(BUILD)/hearth-tests: $(TEST_OBJ) $(BUILD)/libhearth.a
 $(BUILD)/hearth-bench: $(BENCH_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lbenchmark
 
+$(BUILD)/hearth-kernel-tests: $(EMULATED_OBJ) $(EMULATED_TEST_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
+
+$(BUILD)/hearth-kernel-tests-checked: $(CHECKED_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
+
 $(BUILD)/libhearth.a: $(LIB_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
@@ -85,9 +104,26 @@ $(BUILD)/obj/%.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) -c $< -o $@
 
+$(BUILD)/obj/emulated/%.cpp.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
+
+$(BUILD)/obj/emulated/%.cu.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL) -x c++ -c $< -o $@
+
+$(BUILD)/obj/checked/%.cpp.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
+
+$(BUILD)/obj/checked/%.cu.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -x c++ -c $< -o $@
+
 # The flags of the last build: rewritten only when they change, so that a change rebuilds everything.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CXX) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CXX) $(CXXFLAGS_ALL)' > $@
 
+-include $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
 -include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(BUILD)/obj/src/main.d
