@@ -36,9 +36,9 @@ BENCH_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.c
 # also stands in for the CUDA runtime.  `emulated` is the plain build; `checked` compiles the kernels and their tests so
 # that the race detector sees every access to global memory (the __tsan_* calls are the emulator's, libtsan is not used).
 KERNELS := $(sort $(wildcard kernels/*.cu))
-EMULATOR := $(filter-out %_test.cpp,$(sort $(wildcard tests/emulator/*.cpp)))
-KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/kernels/*.cpp))
-EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -ftrivial-auto-var-init=pattern
+EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard tests/emulator/*.cpp)))
+KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp))
+EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS))
 EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))

@@ -25,7 +25,7 @@ Block& running_block() {
 void fiber_main() {
   for (;;) {
     Block& block = *current_block();
-    block.kernel->body();
+    block.kernel->thread(block.kernel->arguments.get());
     block.finish_current();
   }
 }
@@ -138,19 +138,17 @@ void Block::wait(const char* reason, Site site) {
 }
 
 void Block::check_nothing_left(const Thread& thread) {
-  bool copying = !thread.copies.empty();
+  const AsyncCopy* copy = thread.copies.empty() ? nullptr : &thread.copies.front();
   for (const auto& group : thread.copy_groups)
-    copying |= !group.empty();
-  if (copying)
-    fail("the thread ends with cp.async in flight (no wait_group)",
-         thread.copies.empty() ? thread.copy_groups.front().front().site : thread.copies.front().site);
+    if (!group.empty()) copy = &group.front();
+  if (copy) fail("the thread ends with cp.async in flight (no wait_group)", copy->site);
   bool reading = !thread.stores.empty();
   for (const auto& group : thread.store_groups)
     for (const auto& store : group)
       reading |= !store.read_done;
   if (reading) fail("the thread ends while its TMA store still reads shared memory (no bulk wait_group)", {});
-  if (thread.lane == 0 && (!warps[thread.warp].wgmma.empty() || !warps[thread.warp].wgmma_groups.empty()))
-    fail("the warp ends with wgmma in flight (no wait_group)", {});
+  const WgmmaQueue& wgmma = warps[thread.warp].wgmma;
+  if (wgmma.waited < wgmma.issued) fail("the warp ends with wgmma in flight (no wait_group)", {});
 }
 
 void Block::finish_current() {
@@ -278,17 +276,10 @@ void* shared_access(uint32_t address, uint32_t bytes, Access access, Site site) 
 void check_global(Block& block, const void* address, size_t bytes, Access access, const char* what,
                   Site site) {
   DeviceMemory& memory = device_memory();
-  const DeviceMemory::Range range = memory.find(address);
-  if (!range.contains(address, bytes)) {
-    std::string report = std::string(what) + (access == Access::read ? " reads " : " writes ") +
-                         std::to_string(bytes) + " bytes of global memory ";
-    if (range.begin)
-      report += "at offset " + std::to_string(static_cast<const char*>(address) - range.begin) +
-                " of an allocation of " + std::to_string(range.bytes);
-    else
-      report += memory.covers(address) ? "that is not allocated" : "that is not on the device";
-    block.fail(report, site);
-  }
+  if (!memory.find(address).contains(address, bytes))
+    block.fail(text(what, access == Access::read ? " reads " : " writes ", bytes, " bytes ",
+                    memory.describe(address)),
+               site);
   if (block.checker) block.checker->global(block.current->id, address, bytes, access, Place(site));
 }
 
@@ -310,8 +301,6 @@ void fail(const std::string& what, Site site) {
 void set_register_count(int count, Site site) {
   Block& block = running_block();
   Warp& warp = block.warps[block.current->warp];
-  if (warp.registers != 0 && warp.registers != count && block.current->lane == 0 && count > 256)
-    block.fail("setmaxnreg beyond 256", site);
   warp.registers = count;
   // Once every warp has said what it wants, the sum must fit the register file of a multiprocessor.
   int64_t total = 0;

@@ -41,6 +41,7 @@ struct BulkStore {
   std::function<void()> write;  // `staged` -> global memory
   bool read_done = false;
 };
+// One warp's part of a wgmma.
 struct WgmmaOperation {
   int columns;
   bool accumulate, a_mn_major, b_mn_major, a_in_registers;
@@ -48,8 +49,17 @@ struct WgmmaOperation {
   float* accumulator[lanes_per_warp];
   uint32_t a[lanes_per_warp][4];
   std::vector<float> inputs;  // the accumulators before, where they were hidden
-  bool done;                  // already computed (eager)
+  bool done;
   Site site;
+};
+// The wgmma of one warp, numbered in the order of issue.
+struct WgmmaQueue {
+  std::deque<WgmmaOperation> operations;  // the youngest; operations.back() has number issued - 1
+  int64_t issued = 0;
+  int64_t waited = 0;  // operations before this number have been waited for
+  std::deque<int64_t> group_ends;
+  bool fenced = false;
+  std::vector<int> waiting;  // threads of other warps of the warpgroup that wait for this one to issue
 };
 
 struct Thread {
@@ -80,9 +90,7 @@ struct Warp {
   int lanes = lanes_per_warp;
   uint32_t ready = 0;
   std::vector<Meeting> meetings;
-  std::vector<WgmmaOperation> wgmma;
-  std::deque<std::vector<WgmmaOperation>> wgmma_groups;
-  bool wgmma_fenced = false;
+  WgmmaQueue wgmma;
   int registers = 0;  // by setmaxnreg; 0 = never called
 };
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdio>
 
+#include "base/error.h"
 #include "emulator/block.h"
 #include "emulator/device_memory.h"
 
@@ -85,7 +86,9 @@ void Checker::begin_block(uint32_t launch_number, int64_t block_number, int thre
   launch_ = launch_number;
   block_number_ = static_cast<uint32_t>(block_number) + 1;
   threads_ = threads;
-  clocks_.assign(static_cast<size_t>(threads) * threads, 0);
+  constexpr int group = lanes_per_warp * warps_per_group;
+  actors_ = threads + (threads + group - 1) / group;
+  clocks_.assign(static_cast<size_t>(actors_) * actors_, 0);
   fenced_.assign(threads, 0);
   for (int i = 0; i < threads; ++i)
     clock(i)[i] = 1;
@@ -96,9 +99,9 @@ void Checker::begin_block(uint32_t launch_number, int64_t block_number, int thre
 // ---- order
 
 void Checker::join(std::span<const int> participants) {
-  std::vector<uint32_t> latest(threads_);
+  std::vector<uint32_t> latest(actors_);
   for (int thread : participants)
-    for (int i = 0; i < threads_; ++i)
+    for (int i = 0; i < actors_; ++i)
       latest[i] = std::max(latest[i], clock(thread)[i]);
   for (int thread : participants) {
     std::copy(latest.begin(), latest.end(), clock(thread));
@@ -108,8 +111,8 @@ void Checker::join(std::span<const int> participants) {
 
 void Checker::release(uint32_t barrier, int thread) {
   auto& gathering = phases_[barrier].gathering;
-  gathering.resize(threads_);
-  for (int i = 0; i < threads_; ++i)
+  gathering.resize(actors_);
+  for (int i = 0; i < actors_; ++i)
     gathering[i] = std::max(gathering[i], clock(thread)[i]);
   ++clock(thread)[thread];
 }
@@ -120,14 +123,33 @@ void Checker::complete_phase(uint32_t barrier) {
 
 void Checker::acquire(uint32_t barrier, int thread) {
   auto& completed = phases_[barrier].completed;
-  completed.resize(threads_);
-  for (int i = 0; i < threads_; ++i)
+  completed.resize(actors_);
+  for (int i = 0; i < actors_; ++i)
     clock(thread)[i] = std::max(clock(thread)[i], completed[i]);
 }
 
 void Checker::proxy_fence(int thread) {
   fenced_[thread] = clock(thread)[thread];
   ++clock(thread)[thread];  // later writes are not covered
+}
+
+int Checker::begin_tensor_core(int warp, int64_t number) {
+  const int actor = threads_ + warp / warps_per_group;
+  uint32_t* now = clock(actor);
+  // What any lane of the issuing warp knows, the product knows: its lanes execute the instruction together.
+  std::fill(now, now + actors_, 0);
+  for (int lane = 0; lane < lanes_per_warp; ++lane) {
+    const uint32_t* theirs = clock(warp * lanes_per_warp + lane);
+    for (int i = 0; i < actors_; ++i)
+      now[i] = std::max(now[i], theirs[i]);
+  }
+  now[actor] = static_cast<uint32_t>(number) + 1;
+  return actor;
+}
+
+void Checker::wait_for_tensor_core(int thread, int64_t number) {
+  const int actor = threads_ + thread / (lanes_per_warp * warps_per_group);
+  clock(thread)[actor] = std::max(clock(thread)[actor], static_cast<uint32_t>(number));
 }
 
 // ---- reports
@@ -137,11 +159,16 @@ void Checker::report(const std::string& text) {
   block_.abandon();
 }
 
-std::string Checker::race(const Request& request, const char* other, Place other_place, int other_thread) {
-  return std::string("race on ") + request.space + " memory at offset " + std::to_string(request.offset) +
-         ": " + (request.access == Access::write ? "write" : "read") + request.place.text() + " by thread " +
-         std::to_string(request.thread) + " and " + other + other_place.text() + " by thread " +
-         std::to_string(other_thread) + " are not ordered";
+std::string Checker::by(int actor) const {
+  if (actor < threads_) return text(" by thread ", actor);
+  return text(" by wgmma of warpgroup ", actor - threads_);
+}
+
+std::string Checker::race(const Request& request, const char* other, Place other_place, int other_actor) {
+  const char* access = request.access == Access::write ? "write" : "read";
+  return text("race on ", request.space, " memory at offset ", request.offset, ": ", access,
+              request.place.text(), by(request.thread), " and ", other, other_place.text(), by(other_actor),
+              " are not ordered");
 }
 
 // ---- accesses
@@ -168,7 +195,7 @@ void Checker::check_against_reads(Cell& cell, const Request& request) {
   auto check = [&](int thread, uint32_t time) {
     if (!happened_before(thread, time, request.thread))
       report(race(request, "read", cell.read_place, thread));
-    if (across_proxies && fenced_[thread] < time)
+    if (across_proxies && thread < threads_ && fenced_[thread] < time)
       report("asynchronous write" + request.place.text() + " over " + request.space + " memory at offset " +
              std::to_string(request.offset) + " that thread " + std::to_string(thread) + " read" +
              cell.read_place.text() + " without fence.proxy.async since");

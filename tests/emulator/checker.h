@@ -56,6 +56,12 @@ class Checker {
   void complete_phase(uint32_t barrier);       // its phase ended
   void acquire(uint32_t barrier, int thread);  // a wait on it succeeded
   void proxy_fence(int thread);                // fence.proxy.async
+  // The tensor core of a warpgroup is an actor with a clock of its own: the numbers of its operations.
+  // Operation `number` begins, issued by `warp`; returns the actor, to be named as the thread of its
+  // accesses.
+  int begin_tensor_core(int warp, int64_t number);
+  // `thread` waited for all operations before `number`.
+  void wait_for_tensor_core(int thread, int64_t number);
 
  private:
   struct Cell {
@@ -90,7 +96,7 @@ class Checker {
     size_t offset;
   };
 
-  uint32_t* clock(int thread) { return &clocks_[static_cast<size_t>(thread) * threads_]; }
+  uint32_t* clock(int actor) { return &clocks_[static_cast<size_t>(actor) * actors_]; }
   bool happened_before(int thread, uint32_t time, int now) { return clock(now)[thread] >= time; }
   void touch(Cell& cell, const Request& request, bool must_be_written);
   void check_against_write(Cell& cell, const Request& request);
@@ -98,10 +104,12 @@ class Checker {
   void remember_read(Cell& cell, const Request& request);
   void check_other_blocks(GlobalCell& cell, const Request& request);
   [[noreturn]] void report(const std::string& text);
-  std::string race(const Request& request, const char* other, Place other_place, int other_thread);
+  std::string by(int actor) const;
+  std::string race(const Request& request, const char* other, Place other_place, int other_actor);
 
   Block& block_;
   int threads_ = 0;
+  int actors_ = 0;  // threads, then the tensor cores of the warpgroups
   uint32_t epoch_ = 0;
   uint32_t launch_ = 0;
   uint32_t block_number_ = 0;

@@ -1,9 +1,12 @@
 #include "emulator/device_memory.h"
 
 #include <sys/mman.h>
+
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <new>
+#include "base/error.h"
 
 namespace hearth::emulator {
 namespace {
@@ -87,6 +90,22 @@ DeviceMemory::Range DeviceMemory::find(const void* address) {
 bool DeviceMemory::covers(const void* address) const {
   const char* p = static_cast<const char*>(address);
   return p >= base_ && p < base_ + reserved_bytes;
+}
+
+std::string DeviceMemory::describe(const void* address) {
+  if (!covers(address)) return "of host memory";
+  const std::lock_guard lock(mutex_);
+  auto* p = static_cast<char*>(const_cast<void*>(address));
+  auto after = live_.upper_bound(p);
+  constexpr ptrdiff_t near = 1 << 20;
+  if (after != live_.begin()) {
+    const auto& [begin, bytes] = *std::prev(after);
+    if (p - begin < static_cast<ptrdiff_t>(bytes) + near)
+      return text("at offset ", p - begin, " of an allocation of ", bytes, " bytes");
+  }
+  if (after != live_.end() && after->first - p < near)
+    return text(after->first - p, " bytes before an allocation of ", after->second, " bytes");
+  return "of device memory that is not allocated";
 }
 
 void DeviceMemory::open() {

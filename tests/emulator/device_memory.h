@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <string>
 
 namespace hearth::emulator {
 
@@ -29,6 +30,8 @@ class DeviceMemory {
   // The allocation that holds `address`, or an empty range.
   Range find(const void* address);
   bool covers(const void* address) const;
+  // Where `address` is, for a report: "at offset 400 of an allocation of 400", "of host memory".
+  std::string describe(const void* address);
   size_t offset(const void* address) const { return static_cast<const char*>(address) - base_; }
   size_t used() const { return used_; }
   // Only while kernels and copies run is device memory accessible: a host that touches it crashes, as with a
@@ -43,7 +46,6 @@ class DeviceMemory {
   size_t used_ = 0;
   int opened_ = 0;
   std::map<char*, size_t> live_;
-  uint64_t version_ = 1;  // changes with every allocation: cached lookups of other threads are dropped
 };
 
 DeviceMemory& device_memory();

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/error.h"
 #include "emulator/block.h"
 #include "emulator/device_memory.h"
 
@@ -31,8 +32,8 @@ bool is_thread_local(const void* address) {
 bool is_private(const Block& block, const void* address, bool write) {
   if (block.current->fiber.on_stack(address)) return true;
   if (write) return false;
-  return within(address, block.kernel->arguments, block.kernel->argument_bytes) ||
-         within(address, block.kernel, sizeof(Kernel)) || is_thread_local(address) ||
+  return within(address, block.kernel->arguments.get(), block.kernel->argument_bytes) ||
+         is_thread_local(address) ||
          within(address, __executable_start, static_cast<size_t>(_end - __executable_start));
 }
 
@@ -53,16 +54,8 @@ void raw_access(const void* address, size_t bytes, bool write, const void* progr
   for (const auto& other : block->threads)
     if (other->fiber.on_stack(address))
       block->fail(what + place.text() + " of a local variable of thread " + std::to_string(other->id), {});
-  const DeviceMemory::Range range = device_memory().find(address);
-  if (!range.contains(address, bytes)) {
-    std::string report = what + place.text() + " of " + std::to_string(bytes) + " bytes ";
-    if (range.begin)
-      report += "at offset " + std::to_string(static_cast<const char*>(address) - range.begin) +
-                " of an allocation of " + std::to_string(range.bytes);
-    else
-      report += device_memory().covers(address) ? "of device memory that is not allocated" : "of host memory";
-    block->fail(report, {});
-  }
+  if (!device_memory().find(address).contains(address, bytes))
+    block->fail(text(what, place.text(), " of ", bytes, " bytes ", device_memory().describe(address)), {});
   if (bytes <= 16 && (bytes & (bytes - 1)) == 0 && reinterpret_cast<uintptr_t>(address) % bytes)
     block->fail("misaligned " + what + place.text() + " of " + std::to_string(bytes) + " bytes", {});
   block->checker->global(block->current->id, address, bytes, write ? Access::write : Access::read, place);

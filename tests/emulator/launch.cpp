@@ -143,7 +143,7 @@ void run(const Kernel& kernel) {
   static std::atomic<uint32_t> launches{0};
   thread_local Block block;
   Grid grid(kernel, ++launches);
-  constexpr int64_t worth_sharing = 4;
+  constexpr int64_t worth_sharing = 16;
   const bool share = options().threads > 1 && !options().check && grid.blocks >= worth_sharing;
   static std::optional<Helper> helper;
   if (share) {

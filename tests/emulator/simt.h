@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -116,8 +115,8 @@ struct Kernel {
   dim3 grid;
   dim3 block;
   size_t shared_bytes;
-  std::function<void()> body;  // one thread of the kernel; holds the arguments
-  const void* arguments;       // where `body` keeps them: memory that a kernel may read
+  void (*thread)(const void* arguments);  // runs one thread of the kernel
+  std::shared_ptr<const void> arguments;  // host memory that a kernel may read, as it may on a GPU
   size_t argument_bytes;
 };
 void enqueue(cudaStream_t stream, Kernel kernel);
@@ -125,15 +124,18 @@ void enqueue(cudaStream_t stream, Kernel kernel);
 template <class... P>
 Kernel bind(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
             std::type_identity_t<P>... arguments) {
-  using Arguments = std::tuple<std::remove_cv_t<P>...>;
-  auto held = std::make_shared<Arguments>(arguments...);
-  return {reinterpret_cast<const void*>(kernel),
-          grid,
-          block,
-          shared_bytes,
-          [kernel, held] { std::apply(kernel, *held); },
-          held.get(),
-          sizeof(Arguments)};
+  struct Call {
+    void (*kernel)(P...);
+    std::tuple<std::remove_cv_t<P>...> arguments;
+  };
+  auto thread = [](const void* held) {
+    const Call& call = *static_cast<const Call*>(held);
+    std::apply(call.kernel, call.arguments);
+  };
+  const auto* function = reinterpret_cast<const void*>(kernel);
+  return {function,     grid,   block,
+          shared_bytes, thread, std::make_shared<const Call>(Call{kernel, {arguments...}}),
+          sizeof(Call)};
 }
 
 }  // namespace hearth::emulator

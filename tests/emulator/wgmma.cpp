@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "emulator/block.h"
 #include "emulator/tensor_map.h"
@@ -52,10 +53,11 @@ float load_bf16(Block& block, uint32_t address, Site site) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// The detector's view: this warp reads its rows of A and all of B.
-void note_reads(Block& block, const WgmmaOperation& op, int warp) {
+// The detector's view: the warpgroup's tensor core reads this warp's rows of A and all of B.  `number` is its
+// clock: whoever waits for operation `number` knows that these reads are over.
+void note_reads(Block& block, const WgmmaOperation& op, int warp, int64_t number) {
   if (!block.checker) return;
-  const int reader = warp * lanes_per_warp;
+  const int reader = block.checker->begin_tensor_core(warp, number);
   const uint32_t first_row = static_cast<uint32_t>(warp % warps_per_group) * 16;
   auto read = [&](const Descriptor& d, uint32_t mn, uint32_t k, bool mn_major) {
     block.checker->shared(reader, element_address(d, mn, k, mn_major), 2, Access::read, Proxy::async,
@@ -126,19 +128,17 @@ void compute(Block& block, const WgmmaOperation& op, int warp, float* const (&ac
       accumulator[lane][e] = c[row_of(lane, e)][column_of(lane, e)];
 }
 
-bool in_flight(const Warp& warp, const float* accumulator) {
-  auto uses = [&](const WgmmaOperation& op) { return op.accumulator[0] == accumulator; };
-  bool found = std::any_of(warp.wgmma.begin(), warp.wgmma.end(), uses);
-  for (const auto& group : warp.wgmma_groups)
-    found |= std::any_of(group.begin(), group.end(), uses);
-  return found;
+bool in_flight(const WgmmaQueue& queue, const float* accumulator) {
+  const auto first = queue.operations.end() - (queue.issued - queue.waited);
+  return std::any_of(first, queue.operations.end(),
+                     [&](const WgmmaOperation& op) { return !op.done && op.accumulator[0] == accumulator; });
 }
 
 // Until the wait the registers hold NaN; what they held is kept aside, unless an earlier product will write
 // it.
-void hide_accumulators(const Warp& warp, WgmmaOperation& op) {
+void hide_accumulators(const WgmmaQueue& queue, WgmmaOperation& op) {
   const int registers = op.columns / 2;
-  const bool keep = !in_flight(warp, op.accumulator[0]);
+  const bool keep = !in_flight(queue, op.accumulator[0]);
   if (keep) op.inputs.resize(static_cast<size_t>(lanes_per_warp) * registers);
   for (int lane = 0; lane < lanes_per_warp; ++lane)
     for (int e = 0; e < registers; ++e) {
@@ -155,10 +155,10 @@ struct WgmmaArrival : WarpOperation {
 void issue(WarpOperation* const* lanes, uint32_t) {
   Block& block = running_block();
   const int warp_number = block.current->warp;
-  Warp& warp = block.warps[warp_number];
+  WgmmaQueue& queue = block.warps[warp_number].wgmma;
   const auto& first = *static_cast<WgmmaArrival*>(lanes[0]);
   const WgmmaOperands& o = *first.operands;
-  if (!warp.wgmma_fenced) block.fail("wgmma without a wgmma.fence before it", first.site);
+  if (!queue.fenced) block.fail("wgmma without a wgmma.fence before it", first.site);
   WgmmaOperation op{o.columns,      o.accumulate, o.a_mn_major, o.b_mn_major, o.a != nullptr, o.a_descriptor,
                     o.b_descriptor, {},           {},           {},           false,          first.site};
   for (int lane = 0; lane < lanes_per_warp; ++lane) {
@@ -169,40 +169,54 @@ void issue(WarpOperation* const* lanes, uint32_t) {
     op.accumulator[lane] = mine.accumulator;
     if (o.a) std::memcpy(op.a[lane], mine.a, sizeof op.a[lane]);
   }
-  note_reads(block, op, warp_number);
+  note_reads(block, op, warp_number, queue.issued);
   ++block.counted.wgmma;
-  const bool idle = warp.wgmma.empty() && warp.wgmma_groups.empty();
+  const bool idle = queue.waited == queue.issued;
   op.done = options().async == Async::eager || (idle && block.completes_now());
   if (op.done)
     compute(block, op, warp_number, op.accumulator);
   else
-    hide_accumulators(warp, op);
-  warp.wgmma.push_back(std::move(op));
+    hide_accumulators(queue, op);
+  if (idle) queue.operations.clear();
+  queue.operations.push_back(std::move(op));
+  ++queue.issued;
+  for (int thread : std::exchange(queue.waiting, {}))
+    block.wake(thread);
 }
 
 void commit(WarpOperation* const*, uint32_t) {
   Block& block = running_block();
-  Warp& warp = block.warps[block.current->warp];
-  warp.wgmma_groups.push_back(std::move(warp.wgmma));
-  warp.wgmma.clear();
-  warp.wgmma_fenced = false;
+  WgmmaQueue& queue = block.warps[block.current->warp].wgmma;
+  queue.group_ends.push_back(queue.issued);
+  queue.fenced = false;
 }
 
 struct WgmmaWait : WarpOperation {
   int groups;
+  int64_t target;  // all operations before this number are to be complete
 };
 
-void finish_groups(WarpOperation* const* lanes, uint32_t) {
+void choose_target(WarpOperation* const* lanes, uint32_t) {
   Block& block = running_block();
-  const int warp_number = block.current->warp;
-  Warp& warp = block.warps[warp_number];
+  WgmmaQueue& queue = block.warps[block.current->warp].wgmma;
   const int keep = static_cast<WgmmaWait*>(lanes[0])->groups;
-  while (static_cast<int>(warp.wgmma_groups.size()) > keep) {
-    for (const WgmmaOperation& op : warp.wgmma_groups.front()) {
-      note_reads(block, op, warp_number);
-      if (!op.done) compute(block, op, warp_number, op.accumulator);
-    }
-    warp.wgmma_groups.pop_front();
+  int64_t target = queue.waited;
+  while (static_cast<int>(queue.group_ends.size()) > keep) {
+    target = queue.group_ends.front();
+    queue.group_ends.pop_front();
+  }
+  for (int lane = 0; lane < lanes_per_warp; ++lane)
+    static_cast<WgmmaWait*>(lanes[lane])->target = target;
+}
+
+// Completes a warp's operations before number `target`.
+void complete(Block& block, int warp, int64_t target) {
+  WgmmaQueue& queue = block.warps[warp].wgmma;
+  int64_t number = queue.issued - static_cast<int64_t>(queue.operations.size());
+  for (WgmmaOperation& op : queue.operations) {
+    if (number++ >= target) break;
+    if (!op.done) compute(block, op, warp, op.accumulator);
+    op.done = true;
   }
 }
 
@@ -225,7 +239,7 @@ void wgmma_fence(Site site) {
   require_warpgroup("wgmma.fence", site);
   WarpOperation operation{[](WarpOperation* const*, uint32_t) {
     Block& block = running_block();
-    block.warps[block.current->warp].wgmma_fenced = true;
+    block.warps[block.current->warp].wgmma.fenced = true;
   }};
   warp_collective(all_lanes, operation, site);
 }
@@ -236,8 +250,21 @@ void wgmma_commit(Site site) {
 }
 
 void wgmma_wait(int groups_in_flight, Site site) {
-  WgmmaWait wait{{finish_groups}, groups_in_flight};
+  WgmmaWait wait{{choose_target}, groups_in_flight, 0};
   warp_collective(all_lanes, wait, site);
+  Block& block = running_block();
+  const int own = block.current->warp;
+  const int first = own / warps_per_group * warps_per_group;
+  for (int warp = first; warp < first + warps_per_group; ++warp)
+    while (block.warps[warp].wgmma.issued < wait.target) {
+      block.warps[warp].wgmma.waiting.push_back(block.current->id);
+      block.wait("a wgmma that another warp of its warpgroup has not issued", site);
+    }
+  for (int warp = first; warp < first + warps_per_group; ++warp)
+    complete(block, warp, wait.target);
+  WgmmaQueue& queue = block.warps[own].wgmma;
+  queue.waited = std::max(queue.waited, wait.target);
+  if (block.checker) block.checker->wait_for_tensor_core(block.current->id, wait.target);
 }
 
 void fence_proxy_async() {
