@@ -2,6 +2,8 @@
 // libcuda.
 #include "kernels/tensor_map.h"
 
+#include <cstring>
+
 namespace hearth::kernels {
 namespace {
 
@@ -36,13 +38,16 @@ TensorMap make_tensor_map(const bf16* matrix, int64_t rows, int64_t columns, int
   const uint64_t strides[1] = {static_cast<uint64_t>(row_stride) * sizeof(bf16)};
   const uint32_t box[2] = {static_cast<uint32_t>(box_columns), static_cast<uint32_t>(box_rows)};
   const uint32_t element_strides[2] = {1, 1};
-  TensorMap map = {};
+  // Made here and copied: the driver insists on 64 bytes of alignment, which the caller's temporary may lack.
+  alignas(TensorMap) uint64_t opaque[16] = {};
   const int status =
-      encode(&map, type_bf16, 2, const_cast<bf16*>(matrix), dimensions, strides, box, element_strides,
+      encode(opaque, type_bf16, 2, const_cast<bf16*>(matrix), dimensions, strides, box, element_strides,
              no_interleave, swizzle_128_bytes, l2_promotion_256_bytes, fill_with_zeros);
   if (status != 0)
     fail_device("the driver refused a tensor map (error ", status, ") of ", rows, " x ", columns,
                 " with row stride ", row_stride, " and boxes of ", box_rows, " x ", box_columns);
+  TensorMap map;
+  std::memcpy(map.opaque, opaque, sizeof opaque);
   return map;
 }
 

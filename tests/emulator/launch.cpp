@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "emulator/block.h"
 
@@ -75,22 +76,25 @@ class Helper {
     thread_.request_stop();
     changed_.notify_all();
   }
-  void begin(Grid& grid) {
+  void offer(Grid& grid) {
     const std::lock_guard lock(mutex_);
-    grid_ = &grid;
+    offered_ = &grid;
     changed_.notify_all();
   }
+  // Takes the offer back, or waits until the helper is done with it.
   void finish() {
     std::unique_lock lock(mutex_);
-    done_.wait(lock, [&] { return grid_ == nullptr; });
+    offered_ = nullptr;
+    done_.wait(lock, [&] { return !busy_; });
   }
 
  private:
   void loop(std::stop_token stop) {
     Block block;
     std::unique_lock lock(mutex_);
-    while (changed_.wait(lock, stop, [&] { return grid_ != nullptr; })) {
-      Grid& grid = *grid_;
+    while (changed_.wait(lock, stop, [&] { return offered_ != nullptr; })) {
+      Grid& grid = *std::exchange(offered_, nullptr);
+      busy_ = true;
       lock.unlock();
       grid.work(block);
       {
@@ -99,7 +103,7 @@ class Helper {
         block.counted = {};
       }
       lock.lock();
-      grid_ = nullptr;
+      busy_ = false;
       done_.notify_all();
     }
   }
@@ -107,7 +111,8 @@ class Helper {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::condition_variable done_;
-  Grid* grid_ = nullptr;
+  Grid* offered_ = nullptr;
+  bool busy_ = false;
   std::jthread thread_;
 };
 
@@ -148,7 +153,7 @@ void run(const Kernel& kernel) {
   static std::optional<Helper> helper;
   if (share) {
     if (!helper) helper.emplace();
-    helper->begin(grid);
+    helper->offer(grid);
   }
   grid.work(block);
   if (share) helper->finish();

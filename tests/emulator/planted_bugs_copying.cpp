@@ -56,14 +56,12 @@ bool run_copy(bool bug) {
   std::vector<float> in(tiles * threads);
   for (size_t i = 0; i < in.size(); ++i)
     in[i] = static_cast<float>(i);
-  float* source = nullptr;  // without canaries, so that the bounds are exact
-  cudaMalloc(&source, in.size() * sizeof(float));
-  cudaMemcpy(source, in.data(), in.size() * sizeof(float), cudaMemcpyHostToDevice);
+  const ExactArray<float> source(static_cast<int64_t>(in.size()));
+  cudaMemcpy(source.data(), in.data(), in.size() * sizeof(float), cudaMemcpyHostToDevice);
   const DeviceArray<float> out(tiles * threads);
   launch(copy_through_ring, 1, threads, 2 * threads * sizeof(float), nullptr,
-         static_cast<const float*>(source), out.data(), tiles, bug ? planted : CopyBug::none);
+         static_cast<const float*>(source.data()), out.data(), tiles, bug ? planted : CopyBug::none);
   const auto values = out.to_host();
-  cudaFree(source);
   for (int i = 0; i < tiles * threads; ++i)
     if (values[i] != in[i / threads * threads + threads - 1 - i % threads]) return false;
   return true;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime_api.h"
@@ -55,6 +56,21 @@ class DeviceArray {
 
   int64_t n_;
   char* base_ = nullptr;
+};
+
+// An allocation of exactly n elements without canaries, for tests of bounds.
+template <class T>
+class ExactArray {
+ public:
+  explicit ExactArray(int64_t n) { cudaMalloc(&data_, static_cast<size_t>(n) * sizeof(T)); }
+  ExactArray(const ExactArray&) = delete;
+  ExactArray& operator=(const ExactArray&) = delete;
+  ~ExactArray() { release(); }
+  void release() { cudaFree(std::exchange(data_, nullptr)); }
+  T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
 };
 
 // A way to run kernels.  Results must not depend on it.
