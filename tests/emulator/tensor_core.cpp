@@ -80,12 +80,15 @@ void require_full_warp(const char* instruction, Site site) {
 }
 
 // C += A B in fp32, k ascending.  No FMA, so that every machine gives the same bits.
-__attribute__((target_clones("avx2", "default"))) void multiply(const float (&a)[16][16],
-                                                                const float (&b)[16][8], float (&c)[16][8]) {
-  for (int i = 0; i < 16; ++i)
+typedef float Row __attribute__((vector_size(8 * sizeof(float))));
+__attribute__((target_clones("avx2", "default"))) void multiply(const float (&a)[16][16], const Row (&b)[16],
+                                                                Row (&c)[16]) {
+  for (int i = 0; i < 16; ++i) {
+    Row sum = c[i];
     for (int k = 0; k < 16; ++k)
-      for (int j = 0; j < 8; ++j)
-        c[i][j] += a[i][k] * b[k][j];
+      sum += a[i][k] * b[k];
+    c[i] = sum;
+  }
 }
 
 struct Mma : WarpOperation {
@@ -95,7 +98,8 @@ struct Mma : WarpOperation {
 };
 
 void execute_mma(WarpOperation* const* lanes, uint32_t) {
-  float a[16][16], b[16][8], c[16][8];
+  float a[16][16];
+  Row b[16], c[16];
   for (int lane = 0; lane < lanes_per_warp; ++lane) {
     const auto* operands = static_cast<Mma*>(lanes[lane]);
     const int g = lane / 4, t = lane % 4;
