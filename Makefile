@@ -18,9 +18,10 @@ comma := ,
 ARCH_TRIPLE := $(shell $(CXX) -print-multiarch 2>/dev/null)
 DEPS := build/deps/usr
 DEPS_FLAGS := $(if $(wildcard $(DEPS)/include),-isystem $(DEPS)/include)
-DEPS_LINK := $(if $(wildcard $(DEPS)/lib),-L$(DEPS)/lib/$(ARCH_TRIPLE) -L$(DEPS)/lib -Wl$(comma)-rpath$(comma)$(abspath $(DEPS))/lib/$(ARCH_TRIPLE))
+DEPS_LINK := $(if $(wildcard $(DEPS)/lib),-L$(DEPS)/lib/$(ARCH_TRIPLE) -L$(DEPS)/lib -Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(abspath $(DEPS))/lib/$(ARCH_TRIPLE))
 
-CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -fno-math-errno -fno-trapping-math -fopenmp-simd -pthread \
+# -Wno-restrict: g++ 12 warns wrongly about "literal" + std::string (GCC bug 105651).
+CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-restrict -fno-math-errno -fno-trapping-math -fopenmp-simd -pthread \
   $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) -MMD -MP $(CXXFLAGS)
 LDFLAGS_ALL := $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8
@@ -30,6 +31,7 @@ LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
 TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*' \
   -not -path 'tests/emulator/*' -not -path 'tests/kernels/*'))
 TEST_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(TEST_SRC))
+FUZZ_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/fuzz/*.cpp)))
 BENCH_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.cpp)))
 
 # CUDA kernels on the CPU: kernels/*.cu compiled by the host compiler against the SIMT emulator (tests/emulator), which
@@ -108,6 +110,10 @@ $(BUILD)/hearth-kernel-tests: $(EMULATED_OBJ) $(EMULATED_TEST_OBJ) $(BUILD)/libh
 $(BUILD)/hearth-kernel-tests-checked: $(CHECKED_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
 
+# The parsers under mutated input; `make test-long` builds it with sanitizers.
+$(BUILD)/hearth-fuzz: $(FUZZ_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
+
 $(BUILD)/libhearth.a: $(LIB_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
@@ -138,4 +144,4 @@ $(BUILD)/flags: FORCE
 	@echo '$(CXX) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CXX) $(CXXFLAGS_ALL)' > $@
 
 -include $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
--include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(BUILD)/obj/src/main.d
+-include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/obj/src/main.d

@@ -1,13 +1,14 @@
 #!/bin/bash
 # Installs what is missing to build Hearth; does nothing, fast, when nothing is.
 #
-#   scripts/setup.sh [--local] [--list]
+#   scripts/setup.sh [--local | --list | --unpack FOLDER PACKAGE...]
 #
 # Looks for a compiler and for the headers and libraries below, where the compiler looks (so what was
 # installed by hand counts too).  What is missing comes from apt: as root, through sudo, or, without root,
 # downloaded and unpacked into build/deps, where the Makefile looks.  --local asks for build/deps even where
-# root could be had; --list prints the packages.  Exit codes: 0 everything is there, 1 the installation
-# failed, 2 this system needs a hand (the message says which).
+# root could be had; --list prints the packages; --unpack brings other packages, and what they need, into
+# a folder, as any user.  Exit codes: 0 done, 1 the installation failed, 2 this system needs a hand (the message
+# says which).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -101,15 +102,17 @@ repair_links() {  # repair_links FOLDER
   done
 }
 
-# Downloads the missing packages, and those that they need and the system lacks, and unpacks them into
-# build/deps.  Packages that apt would only upgrade are left out: a second libc must not come in.
-install_locally() {
-  local -a apt=(apt-get -qq) wanted=()
-  local staging=$deps.new archives
-  archives=$PWD/$deps.archives
+# Downloads packages, and those that they need and the system lacks, and unpacks them into a folder, beside what
+# is there already.  Packages that apt would only upgrade are left out: a second libc must not come in.
+unpack() {  # unpack FOLDER PACKAGE...
+  local folder=$1 archive
+  shift
+  local -a apt=(apt-get -qq) wanted=() packages=("$@")
+  local staging=$folder.new archives
+  archives=$(realpath -m "$folder.archives")
   rm -rf "$staging" "$archives"
-  mkdir -p "$staging" "$archives/partial" "$archives/state/lists/partial"
-  simulate() { "${apt[@]}" install --simulate --no-install-recommends "${missing[@]}" 2>>"$log"; }
+  mkdir -p "$staging" "$archives/partial" "$archives/state/lists/partial" || return 1
+  simulate() { "${apt[@]}" install --simulate --no-install-recommends "${packages[@]}" 2>>"$log"; }
   if apt_lists_empty || ! simulate >/dev/null; then
     # Package lists of our own: the system's can only be brought up to date by root.
     echo "setup: apt-get update (lists of our own)" >&2
@@ -119,18 +122,19 @@ install_locally() {
   # shellcheck disable=SC2207  # package names have no blanks
   wanted=($(simulate | awk '$1 == "Inst" && $3 !~ /^\[/ { print $2 }'))
   ((${#wanted[@]})) || return 1
-  echo "setup: unpacking into $deps: ${wanted[*]}" >&2
-  (cd "$archives" && "${apt[@]}" download "${wanted[@]}" >>"$log" 2>&1) || return 1
-  [[ -d $deps ]] && cp -a "$deps/." "$staging/"
-  local archive
+  echo "setup: unpacking into $folder: ${wanted[*]}" >&2
+  (cd "$archives" && "${apt[@]}" -o APT::Sandbox::User=root download "${wanted[@]}" >>"$log" 2>&1) || return 1
+  if [[ -d $folder ]]; then
+    cp -a "$folder/." "$staging/" || return 1
+  fi
   for archive in "$archives"/*.deb; do
     dpkg-deb -x "$archive" "$staging" || return 1
   done
   repair_links "$staging"
-  rm -rf "$deps.old"
-  [[ -d $deps ]] && mv "$deps" "$deps.old"
-  mv "$staging" "$deps" || return 1
-  rm -rf "$deps.old" "$archives"
+  rm -rf "$folder.old"
+  [[ -d $folder ]] && mv "$folder" "$folder.old"
+  mv "$staging" "$folder" || return 1
+  rm -rf "$folder.old" "$archives"
 }
 
 ask_sudo() {
@@ -139,8 +143,6 @@ ask_sudo() {
 }
 
 install_missing() {
-  log=$PWD/build/setup.log
-  : >"$log"
   echo "setup: missing: ${missing[*]}" >&2
   if [[ $local_only == 0 && $EUID == 0 ]]; then
     install_as_root
@@ -153,18 +155,34 @@ install_missing() {
       fail 2 "no compiler or no make, and no root to install them with. Ask an administrator for:
        apt-get install g++ make"
     fi
-    install_locally
+    unpack "$deps" "${missing[@]}"
   fi
 }
 
+begin_changes() {
+  log=$PWD/build/setup.log
+  mkdir -p build
+  exec 9>build/setup.lock
+  flock 9  # two makes at once: the second waits, then finds everything there
+  : >"$log"
+}
+
 local_only=0
-for argument; do
-  case $argument in
-    --local) local_only=1 ;;
-    --list) printf '%s\n' g++ make "${needs[@]%% *}"; exit 0 ;;
-    *) fail 2 "unknown argument '$argument'; known are --local and --list." ;;
-  esac
-done
+case ${1:-} in
+  "") ;;
+  --local) local_only=1 ;;
+  --list)
+    printf '%s\n' g++ make "${needs[@]%% *}"
+    exit 0
+    ;;
+  --unpack)
+    (($# >= 3)) || fail 2 "--unpack wants a folder and packages."
+    begin_changes
+    unpack "${@:2}" || fail 1 "could not unpack ${*:3} (all output: $log). Is there a network?"
+    exit 0
+    ;;
+  *) fail 2 "unknown argument '$1'; known are --local, --list and --unpack." ;;
+esac
 
 find_missing
 if ((${#missing[@]} == 0)); then
@@ -177,9 +195,7 @@ if ! type -P apt-get >/dev/null || ! type -P dpkg-deb >/dev/null; then
        g++ >= 12, GNU make, oneDNN, cxxopts, toml++, nlohmann-json, PCRE2 (8 bit), GoogleTest, Google Benchmark,
        with headers and libraries where the compiler finds them (or set CPATH and LIBRARY_PATH)."
 fi
-mkdir -p build
-exec 9>build/setup.lock
-flock 9  # two makes at once: the second waits, then finds everything there
+begin_changes
 find_missing
 if ((${#missing[@]})); then
   if ! install_missing; then

@@ -141,7 +141,7 @@ class FileShard final : public TokenShard {
     const bool any_id_fits = vocab == 0 || (format_ != Format::shard32 && vocab > UINT16_MAX);
     if (any_id_fits && format_ != Format::shard32) return;
     const uint32_t limit = vocab == 0 ? INT32_MAX : static_cast<uint32_t>(vocab);
-    std::vector<int32_t> block(1 << 20);
+    std::vector<int32_t> block(std::min<int64_t>(size_, 1 << 20));
     for (int64_t begin = 0; begin < size_; begin += std::ssize(block)) {
       const auto ids = std::span(block).first(std::min<int64_t>(std::ssize(block), size_ - begin));
       read(begin, ids);

@@ -170,8 +170,9 @@ ParameterSet::ParameterSet(Device& device, std::vector<ParamSpec> specs, Precisi
   carve(parameters_, precision, purpose, regions);
   if (purpose == Purpose::inference) return;
   for (const Parameter& p : parameters_) {
-    const Tensor weight = p.weight.data == p.master.data ? Tensor{} : p.weight;
-    segments_.push_back({p.master, p.moment1, p.moment2, p.grad, weight, p.spec.decay});
+    const auto flat = [](const Tensor& t) { return t.reshaped({t.elements()}); };
+    const Tensor weight = p.weight.data == p.master.data ? Tensor{} : flat(p.weight);
+    segments_.push_back({flat(p.master), flat(p.moment1), flat(p.moment2), flat(p.grad), weight, p.spec.decay});
   }
 }
 
@@ -283,6 +284,17 @@ void ParameterSet::clear_gradients() {
 void ParameterSet::gradient_sum_of_squares(const Tensor& total) const {
   for (const Parameter& p : parameters_)
     device_.ops().sum_of_squares(p.grad, total);
+}
+
+bool ParameterSet::finite() const {
+  const Buffer buffer(device_, sizeof(double));
+  const Tensor total(buffer.data(), DType::f64, {1});
+  device_.ops().fill_zero(total);
+  for (const Parameter& p : parameters_)
+    device_.ops().sum(p.master.reshaped({p.master.elements()}), total);
+  double sum = 0;
+  device_.copy_out(&sum, total);
+  return std::isfinite(sum);
 }
 
 }  // namespace hearth

@@ -89,6 +89,8 @@ class ParameterSet {
   // total[0] += the sum of squares of every gradient, in table order.
   void gradient_sum_of_squares(const Tensor& total) const;
   void clear_gradients();
+  // Whether no master weight is NaN or infinite.
+  bool finite() const;
 
  private:
   struct Regions {

@@ -4,16 +4,16 @@
 //   optimizer-00000.safetensors  pieces of the moments, keys "moment1.NAME" and "moment2.NAME"
 //   tokenizer.json               when the run has a tokenizer
 //   manifest.json                written last: format, step, consumed samples, config, tensors, sizes and
-//   CRC32C
+//                                CRC32C of the files; checkpoint_manifest.h is its definition
 //
 // A piece is a rectangle of a global tensor: {file, key, start, shape}.  One process writes one piece per
 // tensor; any process reads any rectangle, whatever pieces hold it.  Tensor files hold no time, host or path,
 // so that equal states are equal bytes.
 //
 // Write protocol: (1) room for the checkpoint is checked (2) everything goes into step-N.tmp.PID (3) each
-// file is written, fsynced, closed (4) the manifest last (5) fsync of the folder (6) rename to step-N, which
-// must not exist (7) fsync of the parent (8) `latest` is replaced atomically (9) old checkpoints are pruned,
-// never the newest valid one nor the best (10) leftovers of dead processes are deleted at start.
+// file is written, fsynced, closed (4) the manifest last (5) fsync of the folder (6) rename to step-N (7)
+// fsync of the parent (8) `latest` is replaced atomically (9) old checkpoints are pruned, never the newest
+// valid one nor the best (10) leftovers of dead processes are deleted at start.
 #pragma once
 
 #include <cstdint>
@@ -56,14 +56,20 @@ struct CheckpointPiece {
 };
 
 // Writes RUN/checkpoints/step-NNNNNNNN by the protocol above and returns its path.  Pieces are streamed
-// through a bounded host buffer.  If a checkpoint of that step exists and is valid, nothing is written.
+// through a bounded host buffer.  If that checkpoint exists, is valid and says the same, nothing is written;
+// if it is damaged or says something else (the run was resumed from an older one), it is replaced in one
+// step. On failure nothing is left of the new checkpoint, older ones are untouched, and Error(data) gives the
+// path, the system's reason, and the bytes needed and free.
 fs::path write_checkpoint(const fs::path& folder, const CheckpointState& state,
                           std::span<const CheckpointPiece> pieces, Device& device);
 
-// Deletes all but the newest `keep` checkpoints and the one with the lowest val_loss.  Never the last valid
-// one.
+// Deletes all but the newest `keep` checkpoints and the one with the lowest val_loss.  Counts from the one
+// that `latest` names, which was just written, downwards, and counts only checkpoints whose manifest and file
+// sizes are right: what is newer than `latest` (damaged, or the future of a run that went back) saves nobody
+// and is left alone.  So the last valid one is never deleted.  Error(data) when one cannot be deleted.
 void prune_checkpoints(const fs::path& folder, int64_t keep);
-// Deletes step-*.tmp.PID of processes that no longer run.
+// Deletes what writers that no longer run, or this process, left unfinished.  Only for the holder of the run
+// directory's lock.
 void remove_leftovers(const fs::path& folder);
 
 // An opened checkpoint.  The constructor reads the manifest and compares every file's size and CRC32C with
@@ -80,6 +86,7 @@ class CheckpointReader {
   std::vector<std::pair<std::string, Shape>> tensors() const;
   bool has(CheckpointPiece::Kind kind, const std::string& name) const;
   // Fills `piece.local` (converting nothing: types must match) from whatever pieces cover its rectangle.
+  // Error(data) names the tensor and what differs, or the part of it that no piece has.
   void read(const CheckpointPiece& piece, Device& device) const;
 
  private:
@@ -91,11 +98,12 @@ class CheckpointReader {
 std::vector<fs::path> list_checkpoints(const fs::path& folder);
 
 // The newest checkpoint in `folder` that is whole.  For each newer one that is not, `report` is called with a
-// sentence.  Nothing there: nullopt.
+// sentence.  Nothing there: nullopt.  A checkpoint of a newer format is an Error(data): an older one must not
+// be taken silently.
 std::optional<CheckpointReader> open_newest_checkpoint(const fs::path& folder,
                                                        const std::function<void(const std::string&)>& report);
 // What a user may name: a checkpoint folder, a run folder, or RUN/checkpoints.  Error(data) says what was
-// found.
+// found.  A damaged newest checkpoint is an error that names the newest whole one.
 CheckpointReader open_checkpoint(const fs::path& path);
 
 // Writes tensors (device memory, any type) as one plain safetensors file, atomically; for

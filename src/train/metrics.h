@@ -2,12 +2,12 @@
 // steps), and TensorBoard events.  Field names are documented in the README and never change.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "base/files.h"
 
@@ -31,9 +31,16 @@ class JsonLine {
  public:
   explicit JsonLine(const std::string& event);
   JsonLine& add(const std::string& key, double value);
-  JsonLine& add(const std::string& key, int64_t value);
-  JsonLine& add(const std::string& key, const std::string& value);
-  JsonLine& add(const std::string& key, bool value);
+  JsonLine& add(const std::string& key, std::string_view value);
+  JsonLine& add(const std::string& key, const char* value) { return add(key, std::string_view(value)); }
+  // Integers, and true or false.
+  template <std::integral T>
+  JsonLine& add(const std::string& key, T value) {
+    if constexpr (std::same_as<T, bool>)
+      return raw(key, value ? "true" : "false");
+    else
+      return raw(key, std::to_string(value));
+  }
   JsonLine& add_null(const std::string& key);
   std::string str() const;  // without newline
 
@@ -47,19 +54,26 @@ class JsonLine {
 // and "skipped":true for a skipped step.
 std::string step_line(const StepMetrics& m);
 
-// Appends whole lines to a file; each line is one write.  A failed write (disk full) is reported once by
-// failed() and never stops the training.
+// Appends whole lines to a file; each line is one write.  A failed write (disk full) leaves no part of its
+// line, is described by failure() and never stops the training; later lines are tried again.
 class LineFile {
  public:
   // Opens for appending, cutting the file to `keep_bytes` first (a resumed run keeps the lines up to its
-  // checkpoint byte for byte).  Error(data) when it cannot be opened.
+  // checkpoint byte for byte) and then to the end of its last whole line (a killed process may have left part
+  // of one).  Error(data) when it cannot be opened.
   LineFile(const fs::path& path, uint64_t keep_bytes);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
+  // `line` comes without its newline.
   void append(const std::string& line);
+  // The bytes as they are.
+  void append_bytes(std::string_view bytes);
+  // fsync: what a checkpoint counts in metrics_bytes should survive as surely as the checkpoint.
+  void sync();
   uint64_t bytes() const { return bytes_; }
+  // The sentence of the first write that failed, or empty.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -75,6 +89,7 @@ class TensorBoardWriter {
   // Creates DIR/events.out.tfevents.SECONDS.HOST.PID.N
   explicit TensorBoardWriter(const fs::path& folder);
   ~TensorBoardWriter();
+  // `wall_time` in seconds since 1970, by the real clock.
   void scalar(const std::string& tag, int64_t step, double value, double wall_time);
 
   // The exact bytes of one record, for tests and for the writer.

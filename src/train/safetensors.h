@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/files.h"
@@ -26,12 +27,21 @@ struct SafetensorsEntry {
 // The header bytes (length word included) for tensors laid out in the given order; fills begin and end.
 std::string safetensors_header(std::vector<SafetensorsEntry>& entries);
 
+// What the bytes of a whole file hold: where the tensors' data begins, and the tensors in the order of their
+// data.  Throws Error(data) naming `path` and the rule that is broken.
+struct SafetensorsContents {
+  uint64_t data_begin = 0;
+  std::vector<SafetensorsEntry> entries;
+};
+SafetensorsContents parse_safetensors(std::string_view file, const fs::path& path);
+
 class SafetensorsFile {
  public:
   // Maps and validates; throws Error(data) naming the file and the rule that is broken.
   explicit SafetensorsFile(const fs::path& path);
 
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  // In the order of their data.
+  const std::vector<SafetensorsEntry>& entries() const { return contents_.entries; }
   // By key, or null.
   const SafetensorsEntry* find(const std::string& key) const;
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
@@ -39,8 +49,7 @@ class SafetensorsFile {
 
  private:
   MappedFile file_;
-  uint64_t data_begin_ = 0;
-  std::vector<SafetensorsEntry> entries_;
+  SafetensorsContents contents_;
   std::map<std::string, size_t> index_;
 };
 

@@ -72,6 +72,7 @@ class Trainer {
   void evaluate_now();
   void sample_now();
   void save();
+  void save_or_go_on();
   std::optional<ExitCode> stop_reason();
   ExitCode finish(ExitCode code, const std::string& why);
   ExitCode stop_numerical();
@@ -101,7 +102,6 @@ class Trainer {
   CheckpointState state_;
   int64_t first_step_ = 0;   // steps done before this process
   int64_t saved_step_ = -1;  // step of the newest checkpoint
-  bool last_finite_ = true;
   bool metrics_failure_reported_ = false;
   double train_seconds_ = 0;
   double smoothed_ms_ = 0;
@@ -202,7 +202,7 @@ ExitCode Trainer::run() {
     return loop();
   } catch (...) {
     // Whatever went wrong after a good step, its weights are kept.
-    if (last_finite_ && state_.step > saved_step_) save();
+    if (state_.step > saved_step_) save();
     throw;
   }
 }
@@ -250,7 +250,6 @@ void Trainer::step() {
   state_.optimizer_step += result.finite ? 1 : 0;
   state_.skipped_in_a_row = result.finite ? 0 : state_.skipped_in_a_row + 1;
   state_.val_loss.reset();
-  last_finite_ = result.finite;
 
   const double seconds = seconds_since(begin);
   train_seconds_ += seconds;
@@ -301,7 +300,19 @@ void Trainer::log_step(const StepMetrics& m) {
 void Trainer::after_step() {
   if (due(config_.eval.every)) evaluate_now();
   if (due(config_.sample.every)) sample_now();
-  if (at_end() || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
+  if (at_end())
+    save();
+  else if (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)
+    save_or_go_on();
+}
+
+// A full disk costs a periodic checkpoint, not the run: the next one may succeed.
+void Trainer::save_or_go_on() {
+  try {
+    save();
+  } catch (const Error& error) {
+    log_.line(text("warning: no checkpoint at step ", state_.step, ": ", error.what(), "; training goes on"));
+  }
 }
 
 void Trainer::evaluate_now() {
@@ -332,6 +343,10 @@ void Trainer::sample_now() {
 
 void Trainer::save() {
   if (state_.step == saved_step_) return;
+  if (!runner_->parameters().finite()) {
+    log_.line(text("warning: no checkpoint at step ", state_.step, ": the weights are not finite"));
+    return;
+  }
   const Clock::time_point begin = Clock::now();
   state_.metrics_bytes = metrics_->bytes();
   const fs::path path =
@@ -349,7 +364,7 @@ void Trainer::dump_gradients() {
   std::vector<std::pair<std::string, Tensor>> gradients;
   for (const Parameter& p : runner_->parameters().all())
     gradients.emplace_back(p.spec.name, p.grad);
-  char name[32];
+  char name[64];
   std::snprintf(name, sizeof name, "step-%08lld.safetensors", static_cast<long long>(state_.step + 1));
   fs::create_directories(config_.debug.dump_gradients);
   write_safetensors(fs::path(config_.debug.dump_gradients) / name, gradients, *device_);

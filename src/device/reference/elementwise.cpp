@@ -6,22 +6,16 @@
 
 namespace hearth::reference {
 
-// A tensor as rows: itself when it has two dimensions (with a row stride, perhaps), else one row.
-static Tensor as_rows(const Tensor& tensor) {
-  return tensor.shape.rank() == 2 ? tensor : tensor.reshaped({1, tensor.elements()});
-}
-
 template <class Scalar>
-static void add_rows(View<Scalar> a, View<Scalar> b, View<Scalar> out) {
-  for (int64_t n = 0; n < a.dim(0); ++n)
-    for (int64_t c = 0; c < a.dim(1); ++c)
-      out(n, c) = a(n, c) + b(n, c);
+static void add_elements(View<Scalar> a, View<Scalar> b, View<Scalar> out) {
+  for (int64_t i = 0; i < out.dim(0); ++i)
+    out(i) = a(i) + b(i);
 }
 
 void ReferenceOps::add(const Tensor& a, const Tensor& b, const Tensor& out) {
   expect("b", b, a.shape);
   expect("out", out, a.shape);
-  with_scalar(a.dtype, [&]<class Scalar>(Scalar) { add_rows<Scalar>(as_rows(a), as_rows(b), as_rows(out)); });
+  with_scalar(a.dtype, [&]<class Scalar>(Scalar) { add_elements<Scalar>(flat(a), flat(b), flat(out)); });
 }
 
 void ReferenceOps::cast(const Tensor& from, const Tensor& to) {

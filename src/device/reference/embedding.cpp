@@ -57,11 +57,6 @@ static void expect_positions(const int32_t* positions, int64_t N, const Tensor& 
           table.shape);
 }
 
-static void expect_whole_samples(const Dropout& dropout, int64_t rows) {
-  if (dropout.probability == 0) return;
-  check(dropout.time > 0 && rows % dropout.time == 0, rows, " rows are not samples of ", dropout.time);
-}
-
 void ReferenceOps::embed_tokens(const Tensor& tokens, const Tensor& table, int64_t vocab_start,
                                 const Tensor& out) {
   const int64_t N = out.dim(0), C = out.dim(1), V = table.dim(0);

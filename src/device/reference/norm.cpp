@@ -97,11 +97,6 @@ static void add_column_sums(View<Compute> d, View<Master<Compute>> sums) {
   }
 }
 
-static void expect_whole_samples(const Dropout& dropout, int64_t rows) {
-  if (dropout.probability == 0) return;
-  check(dropout.time > 0 && rows % dropout.time == 0, rows, " rows are not samples of ", dropout.time);
-}
-
 void ReferenceOps::residual_norm_forward(const ResidualNorm& p) {
   const int64_t N = p.residual.dim(0), C = p.residual.dim(1);
   expect("residual", p.residual, {N, C});

@@ -1,0 +1,116 @@
+#include "cli/config_check.h"
+
+#include <string>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/text.h"
+#include "cli/literal.h"
+
+namespace hearth {
+namespace {
+
+void validate_data(const RunConfig& c) {
+  if (c.data.train.empty())
+    fail_usage("data.train is not given; name a text file or token shards, as in --data.train=data/tiny.txt");
+  if (c.data.tokenizer.empty())
+    fail_usage("data.tokenizer = \"\", expected auto, byte, char, gpt2 or the path of a tokenizer file");
+  if (c.data.val.empty() && c.data.val_fraction == 0)
+    fail_usage("data.val_fraction = 0 leaves no validation data; give data.val, or a fraction such as 0.1");
+}
+
+// The divisors of `batch` on both sides of `micro_batch`; batch and 1 are always there.
+std::string neighbouring_divisors(int64_t batch, int64_t micro_batch) {
+  int64_t below = micro_batch;
+  while (batch % below != 0)
+    --below;
+  int64_t above = micro_batch;
+  while (batch % above != 0)
+    ++above;
+  return text(below, " and ", above);
+}
+
+void validate_batch(const TrainConfig& t) {
+  if (t.micro_batch == 0) return;
+  if (t.micro_batch > t.batch)
+    fail_usage("train.micro_batch = ", t.micro_batch, " is larger than train.batch = ", t.batch,
+               "; the largest that fits is ", t.batch);
+  const int64_t rest = t.batch % t.micro_batch;
+  if (rest == 0) return;
+  const int64_t lower = t.batch - rest;
+  fail_usage("train.batch = ", t.batch, " is not a multiple of train.micro_batch = ", t.micro_batch, ": ",
+             t.batch, " = ", t.batch / t.micro_batch, " x ", t.micro_batch, " + ", rest,
+             "; the nearest batches that are: ", lower, " and ", lower + t.micro_batch,
+             "; the nearest micro_batches that divide ", t.batch, ": ",
+             neighbouring_divisors(t.batch, t.micro_batch));
+}
+
+// Samples and tokens are counted in 64 bits.
+void validate_length(const RunConfig& c) {
+  const double tokens = static_cast<double>(c.train.steps) * static_cast<double>(c.train.batch) *
+                        static_cast<double>(c.model.context);
+  if (tokens > 4e18)
+    fail_usage("train.steps x train.batch x model.context = ", c.train.steps, " x ", c.train.batch, " x ",
+               c.model.context, " tokens is more than can be counted (4e18)");
+}
+
+void validate_optimizer(const OptimizerConfig& o) {
+  const bool decays = o.schedule != LrSchedule::constant;
+  if (decays && o.min_lr > o.lr)
+    fail_usage("optimizer.min_lr = ", number_literal(o.min_lr),
+               " is larger than optimizer.lr = ", number_literal(o.lr),
+               "; the learning rate falls from lr to min_lr");
+}
+
+void require_one(const char* key, int64_t value) {
+  if (value != 1 && value != -1)
+    fail_usage(key, " = ", value, ": running on more than one rank is not built yet; use 1");
+}
+
+void validate_parallel(const ParallelConfig& p) {
+  if (p.data == 0) fail_usage("parallel.data = 0, expected 1, or -1 for what the other axes leave");
+  require_one("parallel.data", p.data);
+  require_one("parallel.tensor", p.tensor);
+  require_one("parallel.pipeline", p.pipeline);
+  require_one("parallel.virtual", p.virtual_stages);
+  if (p.sequence) fail_usage("parallel.sequence = true: sequence parallelism is not built yet; use false");
+  if (p.zero != 0) fail_usage("parallel.zero = ", p.zero, ": a sharded optimizer is not built yet; use 0");
+}
+
+void validate_precision(const RunConfig& c) {
+  if (c.train.precision == Precision::fp64 && c.device.kind != "reference")
+    fail_usage("train.precision = \"fp64\" works only with device.kind = \"reference\", not \"",
+               c.device.kind, "\"; use fp32 or bf16, or the reference device");
+}
+
+void validate_resume(const std::string& resume) {
+  if (resume == "auto" || resume == "none") return;
+  if (!resume.empty() && fs::exists(resume)) return;
+  const std::string close = nearest(resume, {"auto", "none"});
+  fail_usage("checkpoint.resume = ", quoted(resume), ", expected auto, none, or the path of a checkpoint",
+             resume.empty()  ? ""
+             : close.empty() ? "; there is no such path"
+                             : text("; did you mean ", close, "?"));
+}
+
+void validate_run(const RunInfo& run) {
+  const bool folder = run.name.find('/') != std::string::npos || run.name == "." || run.name == "..";
+  if (folder)
+    fail_usage("run.name = ", quoted(run.name), ", expected a name without folders; the place is run.dir");
+}
+
+}  // namespace
+
+void validate(const RunConfig& config) {
+  validate(config.model);
+  validate_data(config);
+  validate_batch(config.train);
+  validate_length(config);
+  validate_optimizer(config.optimizer);
+  validate_parallel(config.parallel);
+  validate_precision(config);
+  validate_resume(config.checkpoint.resume);
+  validate_run(config.run);
+}
+
+}  // namespace hearth
