@@ -32,12 +32,4 @@ void sum(const float* x, int64_t n, double* total, void* workspace, cudaStream_t
 void sum_of_squares(const float* x, int64_t n, double* total, void* workspace, cudaStream_t stream);
 void sum_of_squares(const bf16* x, int64_t n, double* total, void* workspace, cudaStream_t stream);
 
-// ---- matrix products (gemm_sm80.cu)
-
-// c [m, n] = a [m, k] b [n, k]^T.  Row strides (lda, ldb, ldc) and n, k are multiples of 8, addresses of 16.
-void gemm_nt(const bf16* a, const bf16* b, bf16* c, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
-             int64_t ldc, cudaStream_t stream);
-void gemm_nt(const bf16* a, const bf16* b, float* c, int64_t m, int64_t n, int64_t k, int64_t lda,
-             int64_t ldb, int64_t ldc, cudaStream_t stream);
-
 }  // namespace hearth::kernels

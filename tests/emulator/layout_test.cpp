@@ -1,7 +1,7 @@
 // The emulated instructions against the published tables: each table is written down here once more, as the
 // PTX ISA prints it, and compared with what the emulator does to registers and shared memory.
 #include "kernels/device_array.h"
-#include "kernels/kernels.h"
+#include "kernels/gemm.h"
 #include "kernels/ptx_sm90.cuh"
 #include "kernels/tensor_map.h"
 #include "kernels/tiles.cuh"
@@ -365,14 +365,29 @@ TEST_P(Layout, WgmmaWithAInRegisters) {
 }
 
 TEST(Tiles, LdmatrixMeetsNoBankConflicts) {
-  emulator::reset_statistics();
-  const DeviceArray<bf16> a(random_integers<bf16>(128 * 64, 3, 1)), b(random_integers<bf16>(128 * 64, 3, 2));
-  const DeviceArray<float> c(128 * 128);
-  kernels::gemm_nt(a.data(), b.data(), c.data(), 128, 128, 64, 64, 64, 128, nullptr);
-  c.to_host();
-  EXPECT_GT(emulator::statistics().ldmatrix, 0u);
-  EXPECT_EQ(emulator::statistics().ldmatrix_conflicts, 0u);
-  EXPECT_EQ(emulator::statistics().mma, 128u / 16 * 128 / 8 * 64 / 16);
+  using kernels::GemmTile, kernels::Product;
+  const DeviceArray<bf16> a(random_integers<bf16>(128 * 128, 3, 1)),
+      b(random_integers<bf16>(128 * 128, 3, 2)), c(128 * 128);
+  const DeviceArray<float> sums(random_integers<float>(128 * 128, 3, 3));
+  for (const GemmTile tile : {GemmTile::small, GemmTile::large})
+    for (const Product product : {Product::forward, Product::input_gradient, Product::weight_gradient}) {
+      kernels::GemmArgs args;
+      args.product = product;
+      args.tile = tile;
+      args.m = args.n = 128, args.k = 64;
+      args.a = a.data(), args.b = b.data();
+      args.a_stride = args.b_stride = args.c_stride = 128;
+      if (product == Product::weight_gradient)
+        args.accumulator = sums.data();
+      else
+        args.c = c.data();
+      emulator::reset_statistics();
+      kernels::gemm(args, nullptr, nullptr);
+      c.to_host();
+      EXPECT_GT(emulator::statistics().ldmatrix, 0u);
+      EXPECT_EQ(emulator::statistics().ldmatrix_conflicts, 0u);
+      EXPECT_EQ(emulator::statistics().mma, 128u / 16 * 128 / 8 * 64 / 16);
+    }
 }
 
 // ---- shuffles
