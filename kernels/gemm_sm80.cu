@@ -23,6 +23,7 @@
 #include "kernels/gemm.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/gelu.cuh"
 #include "kernels/tiles.cuh"
@@ -50,10 +51,8 @@ struct Tiling {
   static_assert(block_k % groups == 0 && block_m <= threads);
   static_assert(ring_bytes + sums_bytes <= 99 * 1024, "what a block may have on sm_86, 89 and 120");
 };
-using Large = Tiling<128, 128, 2, 2, 2>;
-using Small = Tiling<64, 64, 2, 2, 4>;
-
-enum class Epilogue { bias, bias_gelu, store, gelu_gradient, accumulate };
+struct Large : Tiling<128, 128, 2, 2, 2> {};
+struct Small : Tiling<64, 64, 2, 2, 4> {};
 
 // How a product is cut into blocks: block (split, row of tiles, column of tiles), the split outermost.
 struct Plan {
@@ -185,47 +184,87 @@ __device__ __forceinline__ Vector<uint32_t> gelu_of(const Vector<uint32_t>& pre)
   return y;
 }
 
-template <Epilogue epilogue>
-__device__ __forceinline__ void finish(const GemmArgs& p, const Plan& plan, int split, int64_t row,
-                                       int64_t column, Eight v) {
-  if constexpr (epilogue == Epilogue::accumulate) {
-    const bool whole = plan.splits == 1;
-    float* to = whole ? p.accumulator + row * p.c_stride + column
-                      : plan.partials + (split * p.m + row) * p.n + column;
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-      Vector<float> sum = {{v.x[i], v.x[i + 1], v.x[i + 2], v.x[i + 3]}};
-      if (whole) {
-        const Vector<float> before = load16(to + i);
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          sum[j] += before[j];
-      }
-      store16(to + i, sum);
-    }
-    return;
+// An epilogue turns 8 sums at (row, column) into what is stored.  read() fetches what it needs from global
+// memory, so that a thread can have several rows in flight before it writes the first.
+struct Place {
+  int split;
+  int64_t row, column;
+};
+struct Nothing {};
+
+struct Store {
+  using Input = Nothing;
+  static __device__ __forceinline__ Input read(const GemmArgs&, const Plan&, const Place&) { return {}; }
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place& at,
+                                               const Eight& v, const Input&) {
+    store8(p.c + at.row * p.c_stride + at.column, rounded(v));
   }
-  if constexpr (epilogue == Epilogue::bias || epilogue == Epilogue::bias_gelu) {
-    if (p.bias) {
-      const Eight bias = load8(p.bias + column);
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        v.x[i] += bias.x[i];
-    }
+};
+
+struct Bias {
+  using Input = Eight;
+  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan&, const Place& at) {
+    return p.bias ? load8(p.bias + at.column) : Eight{};
   }
-  if constexpr (epilogue == Epilogue::gelu_gradient) {
-    const Eight pre = load8(p.factor_pre + row * p.pre_stride + column);
+  static __device__ __forceinline__ Vector<uint32_t> sum(Eight v, const Eight& bias) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      v.x[i] += bias.x[i];
+    return rounded(v);
+  }
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place& at,
+                                               const Eight& v, const Input& bias) {
+    store8(p.c + at.row * p.c_stride + at.column, sum(v, bias));
+  }
+};
+
+struct BiasGelu : Bias {
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place& at,
+                                               const Eight& v, const Input& bias) {
+    const Vector<uint32_t> pre = sum(v, bias);
+    if (p.pre) store8(p.pre + at.row * p.pre_stride + at.column, pre);
+    store8(p.c + at.row * p.c_stride + at.column, gelu_of(pre));
+  }
+};
+
+struct GeluGradient {
+  using Input = Eight;
+  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan&, const Place& at) {
+    return load8(p.factor_pre + at.row * p.pre_stride + at.column);
+  }
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place& at, Eight v,
+                                               const Input& pre) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       v.x[i] *= gelu_derivative(pre.x[i]);
+    store8(p.c + at.row * p.c_stride + at.column, rounded(v));
   }
-  Vector<uint32_t> y = rounded(v);
-  if constexpr (epilogue == Epilogue::bias_gelu) {
-    if (p.pre) store8(p.pre + row * p.pre_stride + column, y);
-    y = gelu_of(y);
+};
+
+// The whole sum is added to the gradient; a part of it goes to the workspace.
+struct Accumulate {
+  struct Input {
+    Vector<float> low, high;
+  };
+  static __device__ __forceinline__ float* target(const GemmArgs& p, const Plan& plan, const Place& at) {
+    return plan.splits == 1 ? p.accumulator + at.row * p.c_stride + at.column
+                            : plan.partials + (at.split * p.m + at.row) * p.n + at.column;
   }
-  store8(p.c + row * p.c_stride + column, y);
-}
+  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan& plan, const Place& at) {
+    if (plan.splits > 1) return {};
+    return {load16(target(p, plan, at)), load16(target(p, plan, at) + 4)};
+  }
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan& plan, const Place& at,
+                                               const Eight& v, Input before) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      before.low[i] += v.x[i];
+      before.high[i] += v.x[i + 4];
+    }
+    store16(target(p, plan, at), before.low);
+    store16(target(p, plan, at) + 4, before.high);
+  }
+};
 
 // ---- the kernel
 
@@ -241,7 +280,7 @@ __device__ __forceinline__ void tile_of(uint32_t index, const Plan& plan, uint32
   column = in_group / rows;
 }
 
-template <class T, bool a_k_major, bool b_k_major, Epilogue epilogue>
+template <class T, bool a_k_major, bool b_k_major, class Epilogue>
 __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
     gemm_kernel(const GemmArgs p, const Plan plan) {
   using TileA =
@@ -280,7 +319,7 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
                                   p.n - block_column, thread);
   };
 
-  constexpr bool sums_columns = epilogue == Epilogue::accumulate && !a_k_major;
+  constexpr bool sums_columns = std::is_same_v<Epilogue, Accumulate> && !a_k_major;
   if constexpr (sums_columns) {
     if (p.column_sums) clear_column_sums<T>();
   }
@@ -310,14 +349,29 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
       plan.partial_sums[(static_cast<int64_t>(split) * plan.columns + tile_column) * p.m + block_row +
                         thread] = column_sum<T>(thread);
   }
-  __syncthreads();  // C is staged
-  for (int i = thread; i < T::block_m * T::block_n / 8; i += T::threads) {
-    const int row = i / (T::block_n / 8), column = i % (T::block_n / 8) * 8;
-    if (block_row + row >= p.m || block_column + column >= p.n) continue;
-    const auto low = shared_load<Vector<float>>(staged<T>(row, column));
-    const auto high = shared_load<Vector<float>>(staged<T>(row, column + 4));
-    finish<epilogue>(p, plan, split, block_row + row, block_column + column,
-                     {{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]}});
+  __syncthreads();            // C is staged
+  constexpr int at_once = 4;  // rows that a thread has in flight
+  constexpr int threads_per_row = T::block_n / 8, rows_apart = T::threads / threads_per_row;
+  static_assert(T::block_m % (at_once * rows_apart) == 0);
+  const int column = thread % threads_per_row * 8;
+  if (block_column + column >= p.n) return;
+  for (int first = thread / threads_per_row; first < T::block_m; first += at_once * rows_apart) {
+    typename Epilogue::Input input[at_once] = {};
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const Place at = {split, block_row + first + i * rows_apart, block_column + column};
+      if (at.row < p.m) input[i] = Epilogue::read(p, plan, at);
+    }
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const int row = first + i * rows_apart;
+      const Place at = {split, block_row + row, block_column + column};
+      if (at.row >= p.m) continue;
+      const auto low = shared_load<Vector<float>>(staged<T>(row, column));
+      const auto high = shared_load<Vector<float>>(staged<T>(row, column + 4));
+      Epilogue::write(p, plan, at, {{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]}},
+                      input[i]);
+    }
   }
 }
 
@@ -440,11 +494,11 @@ void check_args(const GemmArgs& p, const void* workspace) {
         "gemm: only the weight gradient accumulates");
 }
 
-template <class T, bool a_k_major, bool b_k_major, Epilogue epilogue>
+template <class T, bool a_k_major, bool b_k_major, class Epilogue>
 void launch_gemm(const GemmArgs& p, const Plan& plan, cudaStream_t stream) {
   const int64_t blocks = int64_t{plan.rows} * plan.columns * plan.splits;
   const size_t shared_bytes = T::ring_bytes + (p.column_sums ? T::sums_bytes : 0);
-  launch(gemm_kernel<T, a_k_major, b_k_major, epilogue>, grid_size(blocks), T::threads, shared_bytes, stream,
+  launch(gemm_kernel<T, a_k_major, b_k_major, Epilogue>, grid_size(blocks), T::threads, shared_bytes, stream,
          p, plan);
 }
 
@@ -458,16 +512,16 @@ template <class T>
 void launch_product(const GemmArgs& p, Plan plan, void* workspace, cudaStream_t stream) {
   switch (p.product) {
     case Product::forward:
-      if (p.gelu) return launch_gemm<T, true, true, Epilogue::bias_gelu>(p, plan, stream);
-      return launch_gemm<T, true, true, Epilogue::bias>(p, plan, stream);
+      if (p.gelu) return launch_gemm<T, true, true, BiasGelu>(p, plan, stream);
+      return launch_gemm<T, true, true, Bias>(p, plan, stream);
     case Product::input_gradient:
-      if (p.factor_pre) return launch_gemm<T, true, false, Epilogue::gelu_gradient>(p, plan, stream);
-      return launch_gemm<T, true, false, Epilogue::store>(p, plan, stream);
+      if (p.factor_pre) return launch_gemm<T, true, false, GeluGradient>(p, plan, stream);
+      return launch_gemm<T, true, false, Store>(p, plan, stream);
     case Product::weight_gradient:
       check(workspace || gemm_workspace_bytes(p) == 0, "gemm: the workspace is missing");
       plan.partials = static_cast<float*>(workspace);
       plan.partial_sums = plan.partials + partials_size(p, plan);
-      launch_gemm<T, false, false, Epilogue::accumulate>(p, plan, stream);
+      launch_gemm<T, false, false, Accumulate>(p, plan, stream);
       if (plan.splits > 1) add_parts(plan.partials, plan.splits, p.m, p.n, p.accumulator, p.c_stride, stream);
       if (p.column_sums)
         add_parts(plan.partial_sums, int64_t{plan.splits} * plan.columns, 1, p.m, p.column_sums, p.m, stream);
