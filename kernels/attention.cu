@@ -18,7 +18,8 @@
 // Shared memory:  Q rows x D | K 64 x D | V 64 x D | K' | V'    rows padded by 16 bytes; ' = the next tile,
 // in
 //   flight.  55 KiB for D = 64, 85 KiB for D = 128.
-// Registers (D = 64): 64 S + 64 o + 32 q + addresses.
+// Registers (D = 64): 64 S + 64 o + fragments; those of q are read again for every tile, which costs shared
+//   memory a quarter more reads and leaves registers to hide latency with.
 // Work: 2 D T^2 FLOP per head (4 D for each pair i >= j).  Bytes: q, out, lse once, k and v once from memory.
 #include "kernels/attention.cuh"
 
@@ -53,7 +54,6 @@ struct Problem {
 template <int D>
 struct Rows {
   static constexpr int m_tiles = Layout<D>::m_tiles;
-  uint32_t q[m_tiles][D / 16][4];
   float o[m_tiles][D / 8][4];
   float m[m_tiles][2];
   float l[m_tiles][2];  // of this lane's columns; the four lanes of a row are added at the end
@@ -61,19 +61,13 @@ struct Rows {
 
 // One tile of keys.  `offset` = first query of the warp - first key of the tile.
 template <int D, bool edge>
-__device__ __forceinline__ void attend(Rows<D>& r, const PaddedTile<tile_keys, D>& k,
-                                       const PaddedTile<tile_keys, D>& v, const Groups<edge>& groups,
-                                       int offset, float c) {
+__device__ __forceinline__ void attend(Rows<D>& r, const typename Layout<D>::Queries& q, int q_row,
+                                       const PaddedTile<tile_keys, D>& k, const PaddedTile<tile_keys, D>& v,
+                                       const Groups<edge>& groups, int offset, float c) {
   constexpr int m_tiles = Rows<D>::m_tiles;
   float s[m_tiles][2 * key_groups][4] = {};
   multiply_abt(
-      s,
-      [&](int i, int column, uint32_t(&a)[4]) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          a[e] = r.q[i][column / 16][e];
-      },
-      k, groups);
+      s, [&](int i, int column, uint32_t(&a)[4]) { load_a<true>(a, q, q_row + 16 * i, column); }, k, groups);
 
 #pragma unroll
   for (int i = 0; i < m_tiles; ++i) {
@@ -126,13 +120,13 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_kernel(const Pro
   const bf16* values = head_of(p.v, b, h / p.group);
 
   const typename L::Queries tile_q{shared_memory()};
-  auto tile_k = [&](int64_t tile) {
+  auto tile_k = [&](int tile) {
     return Keys{shared_memory() + L::Queries::bytes + static_cast<SharedAddress>(tile % 2) * 2 * Keys::bytes};
   };
-  auto tile_v = [&](int64_t tile) { return Keys{tile_k(tile).base + Keys::bytes}; };
-  auto copy_keys = [&](int64_t tile) {
-    copy_rows_async(tile_k(tile), keys, p.k.token_stride, tile * tile_keys, p.time, p.head_size);
-    copy_rows_async(tile_v(tile), values, p.v.token_stride, tile * tile_keys, p.time, p.head_size);
+  auto tile_v = [&](int tile) { return Keys{tile_k(tile).base + Keys::bytes}; };
+  auto copy_keys = [&](int tile) {
+    copy_rows_async(tile_k(tile), keys, p.k.token_stride, int64_t{tile} * tile_keys, p.time, p.head_size);
+    copy_rows_async(tile_v(tile), values, p.v.token_stride, int64_t{tile} * tile_keys, p.time, p.head_size);
     ptx::cp_async_commit();
   };
 
@@ -151,26 +145,19 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_kernel(const Pro
   for (int i = 0; i < L::m_tiles; ++i)
     r.m[i][0] = r.m[i][1] = -infinity();
 
-  const int64_t tiles = ceil_div(end, tile_keys);
-  for (int64_t tile = 0; tile < tiles; ++tile) {
+  const int tiles = static_cast<int>(ceil_div(end, tile_keys));
+  for (int tile = 0; tile < tiles; ++tile) {
     ptx::cp_async_wait<0>();
     __syncthreads();  // (a) the tile is visible to all (b) all are done with the tile before
     if (tile + 1 < tiles) copy_keys(tile + 1);
-    if (tile == 0) {
-#pragma unroll
-      for (int i = 0; i < L::m_tiles; ++i)
-#pragma unroll
-        for (int column = 0; column < D; column += 16)
-          load_a<true>(r.q[i][column / 16], tile_q, warp_row + 16 * i, column);
-    }
-    const int64_t first_key = tile * tile_keys;
+    const int64_t first_key = int64_t{tile} * tile_keys;
     const int offset = static_cast<int>(warp_first - first_key);
     if (first_key > warp_last) continue;  // above the diagonal
     if (first_key + tile_keys - 1 <= warp_first) {
-      attend<D>(r, tile_k(tile), tile_v(tile), Groups<false>{}, offset, p.c);
+      attend<D>(r, tile_q, warp_row, tile_k(tile), tile_v(tile), Groups<false>{}, offset, p.c);
     } else {
       const int end_group = static_cast<int>((warp_last - first_key) / 16) + 1;
-      attend<D>(r, tile_k(tile), tile_v(tile), Groups<true>{0, end_group}, offset, p.c);
+      attend<D>(r, tile_q, warp_row, tile_k(tile), tile_v(tile), Groups<true>{0, end_group}, offset, p.c);
     }
   }
 

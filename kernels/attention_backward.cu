@@ -16,7 +16,7 @@
 //   blocks of a head come first.
 // Shared memory:  mine 64 x D | mine 64 x D | other n x D | other n x D | other' | other'  (| lse, delta n x
 //   2) with mine = k, v and other = q, dout in dkdv; mine = q, dout and other = k, v in dq; ' = the next
-//   tile, in flight; n = 64, or 32 when D > 96.  55 KiB for D = 64, 80 KiB for D = 96, 69 KiB for D = 128.
+//   tile, in flight; n = 64, or 32 when D > 80.  55 KiB for D = 64, 67 KiB for D = 80, 69 KiB for D = 128.
 // Registers (D = 64, dkdv): 32 dk + 32 dv + 32 P + 32 dP + fragments.
 // Work: 14 D FLOP for each pair i >= j.  Bytes: every operand twice from memory, the rest from the L2 cache.
 #include "kernels/attention.cuh"
@@ -28,7 +28,7 @@ using namespace attention;
 template <int D>
 struct Layout {
   static constexpr int mine_rows = 16 * warps;
-  static constexpr int other_rows = D <= 96 ? 64 : 32;
+  static constexpr int other_rows = D <= 80 ? 64 : 32;
   static constexpr int groups = other_rows / 16;
   using Mine = PaddedTile<mine_rows, D>;
   using Other = PaddedTile<other_rows, D>;
@@ -45,7 +45,8 @@ struct Problem {
   const float* lse;
   float* delta;
   HeadsView<bf16> dq, dk, dv;
-  int64_t batch, time, heads, group;  // group: query heads per key head
+  int64_t batch, time, heads;
+  int group;  // query heads per key head
   int head_size;
   float c;      // log2(e) / sqrt(D)
   float scale;  // 1 / sqrt(D)
@@ -141,31 +142,31 @@ __global__ void __launch_bounds__(threads, 2) attention_dkdv_kernel(const Proble
 
   const typename L::Mine tile_k{shared_memory()};
   const typename L::Mine tile_v{shared_memory() + L::Mine::bytes};
-  auto tile_q = [&](int64_t step) {
+  auto tile_q = [&](int step) {
     return Other{shared_memory() + L::others_at + static_cast<SharedAddress>(step % 2) * 2 * Other::bytes};
   };
-  auto tile_dout = [&](int64_t step) { return Other{tile_q(step).base + Other::bytes}; };
-  auto statistics = [&](int64_t step) {
+  auto tile_dout = [&](int step) { return Other{tile_q(step).base + Other::bytes}; };
+  auto statistics = [&](int step) {
     return shared_memory() + L::statistics_at + static_cast<SharedAddress>(step % 2) * L::statistics_bytes;
   };
 
   // Steps: for each query head of the group, the tiles of queries from the diagonal on.
-  const int64_t first_tile = first / L::other_rows;
-  const int64_t tiles = ceil_div(p.time, L::other_rows) - first_tile;
-  const int64_t steps = tiles * p.group;
-  auto query_head = [&](int64_t step) { return h * p.group + step / tiles; };
-  auto first_query = [&](int64_t step) { return (first_tile + step % tiles) * L::other_rows; };
-  auto copy_queries = [&](int64_t step) {
+  const int first_tile = static_cast<int>(first / L::other_rows);
+  const int tiles = static_cast<int>(ceil_div(p.time, L::other_rows)) - first_tile;
+  const int steps = tiles * p.group;
+  auto query_head = [&](int step) { return h * p.group + step / tiles; };
+  auto first_query = [&](int step) { return int64_t{first_tile + step % tiles} * L::other_rows; };
+  auto copy_queries = [&](int step) {
     const int64_t g = query_head(step), query = first_query(step);
     copy_rows_async(tile_q(step), head_of(p.q, b, g), p.q.token_stride, query, p.time, p.head_size);
     copy_rows_async(tile_dout(step), head_of(p.dout, b, g), p.dout.token_stride, query, p.time, p.head_size);
     ptx::cp_async_commit();
   };
   const int mine = static_cast<int>(threadIdx.x);  // the query of a tile whose statistics this thread loads
-  auto load_my_statistics = [&](int64_t step) {
+  auto load_my_statistics = [&](int step) {
     return load_statistics(p, b * p.heads + query_head(step), first_query(step) + mine);
   };
-  auto store_my_statistics = [&](int64_t step, const Statistics& s) {
+  auto store_my_statistics = [&](int step, const Statistics& s) {
     if (mine < L::other_rows)
       shared_store(statistics(step) + static_cast<SharedAddress>(mine) * 8, float2{s.lse, s.delta});
   };
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(threads, 2) attention_dkdv_kernel(const Proble
   const int64_t warp_first = first + warp_row;
   const FromTile<typename L::Mine> k{tile_k, warp_row}, v{tile_v, warp_row};
   KeyGradients<D> sum = {};
-  for (int64_t step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     ptx::cp_async_wait<0>();
     __syncthreads();  // (a) the tiles of `step` are visible to all (b) all are done with those of step - 1
     Statistics next = {};
@@ -253,13 +254,14 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_kernel(const Problem 
 
   const typename L::Mine tile_q{shared_memory()};
   const typename L::Mine tile_dout{shared_memory() + L::Mine::bytes};
-  auto tile_k = [&](int64_t tile) {
+  auto tile_k = [&](int tile) {
     return Other{shared_memory() + L::others_at + static_cast<SharedAddress>(tile % 2) * 2 * Other::bytes};
   };
-  auto tile_v = [&](int64_t tile) { return Other{tile_k(tile).base + Other::bytes}; };
-  auto copy_keys = [&](int64_t tile) {
-    copy_rows_async(tile_k(tile), keys, p.k.token_stride, tile * L::other_rows, p.time, p.head_size);
-    copy_rows_async(tile_v(tile), values, p.v.token_stride, tile * L::other_rows, p.time, p.head_size);
+  auto tile_v = [&](int tile) { return Other{tile_k(tile).base + Other::bytes}; };
+  auto copy_keys = [&](int tile) {
+    copy_rows_async(tile_k(tile), keys, p.k.token_stride, int64_t{tile} * L::other_rows, p.time, p.head_size);
+    copy_rows_async(tile_v(tile), values, p.v.token_stride, int64_t{tile} * L::other_rows, p.time,
+                    p.head_size);
     ptx::cp_async_commit();
   };
 
@@ -277,12 +279,12 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_kernel(const Problem 
   const FromTile<typename L::Mine> q{tile_q, warp_row}, dout{tile_dout, warp_row};
   float dq[1][D / 8][4] = {};
 
-  const int64_t tiles = ceil_div(end, L::other_rows);
-  for (int64_t tile = 0; tile < tiles; ++tile) {
+  const int tiles = static_cast<int>(ceil_div(end, L::other_rows));
+  for (int tile = 0; tile < tiles; ++tile) {
     ptx::cp_async_wait<0>();
     __syncthreads();  // (a) the tile is visible to all (b) all are done with the tile before
     if (tile + 1 < tiles) copy_keys(tile + 1);
-    const int64_t first_key = tile * L::other_rows;
+    const int64_t first_key = int64_t{tile} * L::other_rows;
     const int offset = static_cast<int>(warp_first - first_key);
     if (first_key > warp_last) continue;  // above the diagonal
     if (first_key + L::other_rows - 1 <= warp_first) {
@@ -318,7 +320,8 @@ void attention_backward(const AttentionShape& s, const HeadsView<const bf16>& q,
   p.q = q, p.k = k, p.v = v, p.out = out, p.dout = dout;
   p.lse = lse, p.delta = delta;
   p.dq = dq, p.dk = dk, p.dv = dv;
-  p.batch = s.batch, p.time = s.time, p.heads = s.heads, p.group = s.heads / s.kv_heads;
+  p.batch = s.batch, p.time = s.time, p.heads = s.heads;
+  p.group = static_cast<int>(s.heads / s.kv_heads);
   p.head_size = static_cast<int>(s.head_size);
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_size));
   p.scale = static_cast<float>(scale);
