@@ -227,6 +227,15 @@ void copy(const bf16* from, bf16* to, int64_t n, cudaStream_t stream) {
   launch_copy(from, to, n, stream);
 }
 
+void copy_bytes(const void* from, void* to, size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "copy");
+}
+void fill_zero(void* x, size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemsetAsync(x, 0, bytes, stream), "clear memory");
+}
+
 size_t sum_workspace_bytes(int64_t n) {
   return static_cast<size_t>(ceil_div(n, chunk)) * sizeof(double);
 }

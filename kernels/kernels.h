@@ -15,7 +15,7 @@ typedef struct CUstream_st* cudaStream_t;
 
 namespace hearth::kernels {
 
-// ---- element-wise (elementwise.cu).  Addresses are multiples of 16; any n.
+// ---- element-wise (elementwise.cu).  Addresses are multiples of 16 unless stated; any n.
 
 void cast(const float* from, bf16* to, int64_t n, cudaStream_t stream);
 void cast(const bf16* from, float* to, int64_t n, cudaStream_t stream);
@@ -26,6 +26,9 @@ void fill(float* x, float value, int64_t n, cudaStream_t stream);
 void fill(bf16* x, float value, int64_t n, cudaStream_t stream);
 void copy(const float* from, float* to, int64_t n, cudaStream_t stream);
 void copy(const bf16* from, bf16* to, int64_t n, cudaStream_t stream);
+// Any type and alignment.
+void copy_bytes(const void* from, void* to, size_t bytes, cudaStream_t stream);
+void fill_zero(void* x, size_t bytes, cudaStream_t stream);
 // *total += sum of x or of x^2, in an order that depends on n alone.
 size_t sum_workspace_bytes(int64_t n);
 void sum(const float* x, int64_t n, double* total, void* workspace, cudaStream_t stream);

@@ -75,6 +75,28 @@ TEST_P(Elementwise, FillAndCopy) {
   }
 }
 
+// Also of f64 scalars, and at addresses that are no multiple of 16.
+TEST_P(Elementwise, CopyBytesAndFillZero) {
+  const auto x = random_normal<double>(37, 1.0f, 7);
+  const DeviceArray<double> from(x), to(37);
+  kernels::copy_bytes(from.data() + 1, to.data() + 3, 8, nullptr);
+  kernels::copy_bytes(from.data() + 5, to.data() + 5, 30 * 8, nullptr);
+  kernels::fill_zero(to.data() + 35, 8, nullptr);
+  kernels::fill_zero(to.data(), 0, nullptr);
+  const auto y = to.to_host();
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (i == 3) {
+      EXPECT_EQ(y[i], x[1]);
+    } else if (i >= 5 && i < 35) {
+      EXPECT_EQ(y[i], x[i]);
+    } else if (i == 35) {
+      EXPECT_EQ(std::memcmp(&y[i], "\0\0\0\0\0\0\0\0", 8), 0);
+    } else {
+      EXPECT_TRUE(std::isnan(y[i])) << i;
+    }
+  }
+}
+
 template <class Add>
 double add_up(int64_t n, double start, Add add) {
   const DeviceArray<double> total(std::vector<double>{start});
