@@ -349,7 +349,8 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
       plan.partial_sums[(static_cast<int64_t>(split) * plan.columns + tile_column) * p.m + block_row +
                         thread] = column_sum<T>(thread);
   }
-  __syncthreads();            // C is staged
+  __syncthreads();  // C is staged
+
   constexpr int at_once = 4;  // rows that a thread has in flight
   constexpr int threads_per_row = T::block_n / 8, rows_apart = T::threads / threads_per_row;
   static_assert(T::block_m % (at_once * rows_apart) == 0);
