@@ -36,19 +36,16 @@ finish() { # NAME FILE
   exit 0
 }
 
-# The text through the package's own reader; its library is fetched too where the system lacks it.
+# The text through the package's own reader, which is unpacked, with its library, where the system lacks it.
 bible_verses() { # FOLDER: prints one verse a line, "Ge1:1 In the beginning ..."
   local range="gen1:1-rev22:21"
   if command -v bible >/dev/null; then
     bible -f "$range" </dev/null
     return
   fi
-  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
-  (cd "$1" && apt-get download bible-kjv bible-kjv-text libreadline8 >&2) || return 1
-  for package in "$1"/*.deb; do
-    dpkg-deb -x "$package" "$1/root" || return 1
-  done
-  (cd "$1/root/usr/lib" && LD_LIBRARY_PATH="$(echo "$PWD"/*-linux-*)" ../bin/bible -f "$range" </dev/null)
+  command -v apt-get >/dev/null && scripts/setup.sh --unpack "$1/root" bible-kjv bible-kjv-text >&2 || return 1
+  # The reader looks for its text in the current folder.
+  (cd "$1/root/usr/lib" && LD_LIBRARY_PATH=$(unpacked_libraries "$1/root") ../bin/bible -f "$range" </dev/null)
 }
 
 if has_sha256 "$shakespeare" "$sum"; then finish "Tiny Shakespeare" "$shakespeare"; fi

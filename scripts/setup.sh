@@ -1,13 +1,13 @@
 #!/bin/bash
 # Installs what is missing to build Hearth; does nothing, fast, when nothing is.
 #
-#   scripts/setup.sh [--local | --list | --unpack FOLDER PACKAGE...]
+#   scripts/setup.sh [--local | --list | --downloader | --unpack FOLDER PACKAGE...]
 #
 # Looks for a compiler and for the headers and libraries below, where the compiler looks (so what was
 # installed by hand counts too).  What is missing comes from apt: as root, through sudo, or, without root,
 # downloaded and unpacked into build/deps, where the Makefile looks.  --local asks for build/deps even where
-# root could be had; --list prints the packages; --unpack brings other packages, and what they need, into
-# a folder, as any user.  Exit codes: 0 done, 1 the installation failed, 2 this system needs a hand (the message
+# root could be had; --list prints the packages; --downloader brings what the scripts in data/ fetch with, which
+# the build does without; --unpack brings other packages, and what they need, into a folder, as any user.  Exit codes: 0 done, 1 the installation failed, 2 this system needs a hand (the message
 # says which).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,6 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # package, then files that prove it: a header below an include folder, lib... below a library folder.
 needs=(
   "libdnnl-dev dnnl.hpp libdnnl.so"
+  "libgloo-dev gloo/context.h libgloo.so"
   "libcxxopts-dev cxxopts.hpp"
   "libtomlplusplus-dev toml++/toml.h"
   "nlohmann-json3-dev nlohmann/json.hpp"
@@ -24,6 +25,7 @@ needs=(
 )
 compiler=${CXX:-g++}
 deps=build/deps
+certificates=etc/ssl/certs/ca-certificates.crt
 
 fail() {  # fail CODE MESSAGE
   printf 'setup: %s\n' "$2" >&2
@@ -53,7 +55,15 @@ has_file() {  # has_file FILE: is there, as a header or as a library (a static o
   fi
 }
 
-find_missing() {  # sets missing=(packages)
+find_missing() {  # sets missing=(packages): for the build, or, with --downloader, for the scripts in data/
+  if ((downloader)); then
+    find_missing_downloader
+  else
+    find_missing_for_build
+  fi
+}
+
+find_missing_for_build() {
   local need package file
   missing=()
   for need in "${needs[@]}"; do
@@ -65,6 +75,14 @@ find_missing() {  # sets missing=(packages)
   done
   type -P make >/dev/null || missing+=(make)
   type -P "${compiler%% *}" >/dev/null || missing+=(g++)
+}
+
+# curl or wget, and the certificates of the authorities that https trusts, where the common systems keep them.
+find_missing_downloader() {
+  missing=()
+  [[ -x $deps/usr/bin/curl ]] || type -P curl >/dev/null || type -P wget >/dev/null || missing+=(curl)
+  in_any "$certificates" "$deps" /. || in_any tls/certs/ca-bundle.crt /etc/pki || in_any ca-bundle.pem /etc/ssl ||
+    in_any cert.pem /etc/ssl || missing+=(ca-certificates)
 }
 
 check_compiler() {  # C++20 as we use it needs g++ 12 or clang++ 14
@@ -102,28 +120,46 @@ repair_links() {  # repair_links FOLDER
   done
 }
 
-# Downloads packages, and those that they need and the system lacks, and unpacks them into a folder, beside what
-# is there already.  Packages that apt would only upgrade are left out: a second libc must not come in.
+# The bundle of certificates that the package ca-certificates makes when it is installed; unpacking alone does not.
+bundle_certificates() {  # bundle_certificates FOLDER
+  [[ -d $1/usr/share/ca-certificates && ! -e $1/$certificates ]] || return 0
+  mkdir -p "$1/${certificates%/*}" && cat "$1"/usr/share/ca-certificates/*/*.crt >"$1/$certificates"
+}
+
+# Names the packages, and those that they need and the system lacks, and downloads them into the folder.  Packages
+# that apt would only upgrade are left out: a second libc must not come in.
+download_packages() {  # download_packages ARCHIVES APT-OPTION... -- PACKAGE...: sets wanted=(packages)
+  local archives=$1
+  local -a apt=(apt-get -qq -o APT::Sandbox::User=root)
+  shift
+  while [[ $1 != -- ]]; do
+    apt+=("$1")
+    shift
+  done
+  shift
+  # shellcheck disable=SC2207  # package names have no blanks
+  wanted=($("${apt[@]}" install --simulate --no-install-recommends "$@" 2>>"$log" |
+    awk '$1 == "Inst" && $3 !~ /^\[/ { print $2 }'))
+  ((${#wanted[@]})) && (cd "$archives" && "${apt[@]}" download "${wanted[@]}" >>"$log" 2>&1)
+}
+
+# Downloads packages, and what they need, and unpacks them into a folder, beside what is there already.
 unpack() {  # unpack FOLDER PACKAGE...
   local folder=$1 archive
   shift
-  local -a apt=(apt-get -qq) wanted=() packages=("$@")
+  local -a wanted own_lists
   local staging=$folder.new archives
   archives=$(realpath -m "$folder.archives")
   rm -rf "$staging" "$archives"
   mkdir -p "$staging" "$archives/partial" "$archives/state/lists/partial" || return 1
-  simulate() { "${apt[@]}" install --simulate --no-install-recommends "${packages[@]}" 2>>"$log"; }
-  if apt_lists_empty || ! simulate >/dev/null; then
+  if apt_lists_empty || ! download_packages "$archives" -- "$@"; then
     # Package lists of our own: the system's can only be brought up to date by root.
+    own_lists=(-o "Dir::State=$archives/state" -o Dir::State::status=/var/lib/dpkg/status -o "Dir::Cache=$archives")
     echo "setup: apt-get update (lists of our own)" >&2
-    apt+=(-o "Dir::State=$archives/state" -o Dir::State::status=/var/lib/dpkg/status -o "Dir::Cache=$archives")
-    "${apt[@]}" update >>"$log" 2>&1 || true
+    apt-get -qq -o APT::Sandbox::User=root "${own_lists[@]}" update >>"$log" 2>&1 || true
+    download_packages "$archives" "${own_lists[@]}" -- "$@" || return 1
   fi
-  # shellcheck disable=SC2207  # package names have no blanks
-  wanted=($(simulate | awk '$1 == "Inst" && $3 !~ /^\[/ { print $2 }'))
-  ((${#wanted[@]})) || return 1
   echo "setup: unpacking into $folder: ${wanted[*]}" >&2
-  (cd "$archives" && "${apt[@]}" -o APT::Sandbox::User=root download "${wanted[@]}" >>"$log" 2>&1) || return 1
   if [[ -d $folder ]]; then
     cp -a "$folder/." "$staging/" || return 1
   fi
@@ -131,6 +167,7 @@ unpack() {  # unpack FOLDER PACKAGE...
     dpkg-deb -x "$archive" "$staging" || return 1
   done
   repair_links "$staging"
+  bundle_certificates "$staging" || return 1
   rm -rf "$folder.old"
   [[ -d $folder ]] && mv "$folder" "$folder.old"
   mv "$staging" "$folder" || return 1
@@ -167,12 +204,13 @@ begin_changes() {
   : >"$log"
 }
 
-local_only=0
+local_only=0 downloader=0
 case ${1:-} in
   "") ;;
   --local) local_only=1 ;;
+  --downloader) downloader=1 ;;
   --list)
-    printf '%s\n' g++ make "${needs[@]%% *}"
+    printf '%s\n' g++ make curl ca-certificates "${needs[@]%% *}"
     exit 0
     ;;
   --unpack)
@@ -181,18 +219,21 @@ case ${1:-} in
     unpack "${@:2}" || fail 1 "could not unpack ${*:3} (all output: $log). Is there a network?"
     exit 0
     ;;
-  *) fail 2 "unknown argument '$1'; known are --local, --list and --unpack." ;;
+  *) fail 2 "unknown argument '$1'; known are --local, --list, --downloader and --unpack." ;;
 esac
 
 find_missing
 if ((${#missing[@]} == 0)); then
-  check_compiler
+  ((downloader)) || check_compiler
   exit 0
+fi
+if ((downloader)) && ! type -P apt-get >/dev/null; then
+  fail 2 "missing: ${missing[*]}. This system has no apt; install curl or wget, and certificates, its own way."
 fi
 if ! type -P apt-get >/dev/null || ! type -P dpkg-deb >/dev/null; then
   fail 2 "missing: ${missing[*]}
        These are Debian's package names and this system has no apt. Install the same libraries its own way:
-       g++ >= 12, GNU make, oneDNN, cxxopts, toml++, nlohmann-json, PCRE2 (8 bit), GoogleTest, Google Benchmark,
+       g++ >= 12, GNU make, oneDNN, Gloo, cxxopts, toml++, nlohmann-json, PCRE2 (8 bit), GoogleTest, Google Benchmark,
        with headers and libraries where the compiler finds them (or set CPATH and LIBRARY_PATH)."
 fi
 begin_changes
@@ -205,4 +246,4 @@ if ((${#missing[@]})); then
   find_missing
   ((${#missing[@]} == 0)) || fail 1 "apt reported success, but these are still not found: ${missing[*]}"
 fi
-check_compiler
+((downloader)) || check_compiler

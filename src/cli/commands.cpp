@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/text.h"
+#include "base/version.h"
 
 namespace hearth {
 namespace {
@@ -22,7 +23,8 @@ std::string usage() {
       "A first run:     hearth train configs/tiny.toml\n"
       "Going on later:  the same command again; a run resumes from its newest checkpoint\n"
       "Exit codes:      0 done, 2 usage or configuration, 65 data or file, 70 numerical stop,\n"
-      "                 72 device, 75 stopped early with a good checkpoint, 130 and 143 signals\n";
+      "                 71 another rank, 72 device, 75 stopped early with a good checkpoint, 130 and 143 "
+      "signals\n";
   return out;
 }
 
@@ -73,6 +75,8 @@ int failed(ExitCode code, const char* sentence) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"train", "CONFIG.toml [--section.key=value ...]", "train a GPT, or resume its training", run_train},
+      {"launch", "-n N COMMAND ...", "run a command as N ranks: data, tensor and pipeline parallel training",
+       run_launch},
       {"generate", "CHECKPOINT --prompt TEXT [OPTIONS]", "write text with a trained GPT", run_generate},
       {"eval", "CHECKPOINT [--data FILE] [OPTIONS]", "loss, perplexity and bits per byte", run_eval},
       {"prepare", "INPUT... --tokenizer byte|char|gpt2 --out DIR [OPTIONS]", "turn text into token shards",

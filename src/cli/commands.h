@@ -8,8 +8,6 @@
 
 namespace hearth {
 
-inline constexpr const char* hearth_version = "0.1.0";
-
 struct CommandLine {
   std::string program;                 // as it was called: "build/hearth"
   std::vector<std::string> arguments;  // behind the subcommand
@@ -28,6 +26,7 @@ const std::vector<Command>& commands();
 int run_hearth(const std::string& program, const std::vector<std::string>& arguments);
 
 ExitCode run_train(const CommandLine& line);
+ExitCode run_launch(const CommandLine& line);
 ExitCode run_generate(const CommandLine& line);
 ExitCode run_eval(const CommandLine& line);
 ExitCode run_prepare(const CommandLine& line);

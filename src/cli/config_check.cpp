@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "base/text.h"
 #include "cli/literal.h"
+#include "model/sharding.h"
 
 namespace hearth {
 namespace {
@@ -62,19 +63,23 @@ void validate_optimizer(const OptimizerConfig& o) {
                "; the learning rate falls from lr to min_lr");
 }
 
-void require_one(const char* key, int64_t value) {
-  if (value != 1 && value != -1)
-    fail_usage(key, " = ", value, ": running on more than one rank is not built yet; use 1");
-}
-
-void validate_parallel(const ParallelConfig& p) {
-  if (p.data == 0) fail_usage("parallel.data = 0, expected 1, or -1 for what the other axes leave");
-  require_one("parallel.data", p.data);
-  require_one("parallel.tensor", p.tensor);
-  require_one("parallel.pipeline", p.pipeline);
-  require_one("parallel.virtual", p.virtual_stages);
+void validate_parallel(const RunConfig& c) {
+  const ParallelConfig& p = c.parallel;
+  if (p.data == 0)
+    fail_usage("parallel.data = 0, expected a positive number, or -1 for what the other axes leave");
   if (p.sequence) fail_usage("parallel.sequence = true: sequence parallelism is not built yet; use false");
-  if (p.zero != 0) fail_usage("parallel.zero = ", p.zero, ": a sharded optimizer is not built yet; use 0");
+  if (p.transport == "nccl")
+    fail_usage("parallel.transport = \"nccl\" is not built yet; use \"gloo\" or \"auto\"");
+  validate_tensor_parallel(c.model, p.tensor);
+  const int64_t parts = p.pipeline * p.virtual_stages;
+  if (parts > c.model.layers)
+    fail_usage("parallel.pipeline = ", p.pipeline, " x parallel.virtual = ", p.virtual_stages, " = ", parts,
+               " parts for model.layers = ", c.model.layers, "; every part needs a layer");
+  const bool interleaved = p.schedule == "interleaved";
+  if (interleaved != (p.virtual_stages > 1))
+    fail_usage("parallel.schedule = \"", p.schedule, "\" with parallel.virtual = ", p.virtual_stages,
+               interleaved ? "; interleaving needs at least 2 virtual stages"
+                           : "; more than one virtual stage needs parallel.schedule = \"interleaved\"");
 }
 
 void validate_precision(const RunConfig& c) {
@@ -107,7 +112,7 @@ void validate(const RunConfig& config) {
   validate_batch(config.train);
   validate_length(config);
   validate_optimizer(config.optimizer);
-  validate_parallel(config.parallel);
+  validate_parallel(config);
   validate_precision(config);
   validate_resume(config.checkpoint.resume);
   validate_run(config.run);

@@ -16,13 +16,9 @@ Request SelfCommunicator::all_gather(const Tensor& in, const Tensor& out) {
   return same_memory(in, out);
 }
 
-Request SelfCommunicator::send(const Tensor&, int peer) {
-  check(false, "send to rank ", peer, " in a group of one");
-  return {};
-}
-
-Request SelfCommunicator::recv(const Tensor&, int peer) {
-  check(false, "receive from rank ", peer, " in a group of one");
+Request SelfCommunicator::exchange(std::span<const Transfer> transfers) {
+  for (const Transfer& transfer : transfers)
+    check(false, "a transfer with rank ", transfer.peer, " in a group of one");
   return {};
 }
 

@@ -65,18 +65,36 @@ SamplePlace sample_at(const Dataset& dataset, uint64_t seed, int64_t k) {
   return {permutation(k % dataset.samples()), phase_of_epoch(dataset.context(), seed, epoch)};
 }
 
-HostBatch read_batch(const Dataset& dataset, uint64_t seed, int64_t first, int64_t rows) {
-  const int64_t context = dataset.context();
+namespace {
+
+HostBatch empty_batch(const Dataset& dataset, int64_t first, int64_t rows) {
   HostBatch batch;
   batch.first_sample = first;
   batch.rows = rows;
-  batch.tokens.resize(rows * context);
-  batch.targets.resize(rows * context);
-  for (int64_t r = 0; r < rows; ++r) {
-    const SamplePlace place = sample_at(dataset, seed, first + r);
-    dataset.read_sample(place.index, std::span(batch.tokens).subspan(r * context, context),
-                        std::span(batch.targets).subspan(r * context, context), place.phase);
-  }
+  batch.tokens.resize(static_cast<size_t>(rows * dataset.context()));
+  batch.targets.resize(batch.tokens.size());
+  return batch;
+}
+
+void read_row(const Dataset& dataset, HostBatch& batch, int64_t row, const SamplePlace& place) {
+  const int64_t context = dataset.context();
+  dataset.read_sample(place.index, std::span(batch.tokens).subspan(row * context, context),
+                      std::span(batch.targets).subspan(row * context, context), place.phase);
+}
+
+}  // namespace
+
+HostBatch read_batch(const Dataset& dataset, uint64_t seed, int64_t first, int64_t rows) {
+  HostBatch batch = empty_batch(dataset, first, rows);
+  for (int64_t r = 0; r < rows; ++r)
+    read_row(dataset, batch, r, sample_at(dataset, seed, first + r));
+  return batch;
+}
+
+HostBatch read_in_order(const Dataset& dataset, int64_t first, int64_t rows) {
+  HostBatch batch = empty_batch(dataset, first, rows);
+  for (int64_t r = 0; r < rows; ++r)
+    read_row(dataset, batch, r, {first + r, 0});
   return batch;
 }
 

@@ -63,5 +63,7 @@ class Loader {
 
 // Reads one batch without a loader: samples first .. first + rows of the run.
 HostBatch read_batch(const Dataset& dataset, uint64_t seed, int64_t first, int64_t rows);
+// Samples first .. first + rows of the dataset in its own order: evaluation.
+HostBatch read_in_order(const Dataset& dataset, int64_t first, int64_t rows);
 
 }  // namespace hearth

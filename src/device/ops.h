@@ -107,11 +107,11 @@ class Ops {
     Dropout dropout;      // of the branch
     Tensor residual_out;  // [N, C] c: residual + dropout(branch + branch_bias); may be the same memory as
                           // residual; not written when branch is absent
-    Tensor weight;  // [C] c; absent: only the sum is computed, nothing is normalised
-    Tensor bias;    // [C] c; may be absent
-    Tensor normed;  // [N, C] c: (x - mean) * rstd * weight + bias for x = the rounded residual_out
-    Tensor mean;    // [N] m
-    Tensor rstd;    // [N] m: 1 / sqrt(variance + eps)
+    Tensor weight;        // [C] c; absent: only the sum is computed, nothing is normalised
+    Tensor bias;          // [C] c; may be absent
+    Tensor normed;        // [N, C] c: (x - mean) * rstd * weight + bias for x = the rounded residual_out
+    Tensor mean;          // [N] m
+    Tensor rstd;          // [N] m: 1 / sqrt(variance + eps)
     double eps = 1e-5;
   };
   virtual void residual_norm_forward(const ResidualNorm& p) = 0;

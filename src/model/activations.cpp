@@ -11,9 +11,12 @@ class LayerCarver {
  public:
   LayerCarver(const ModelConfig& model, const StageOptions& options)
       : model_(model),
+        local_(local_shape(model, options.shard)),
         c_(compute_dtype(options.precision)),
         m_(master_dtype(options.precision)),
         n_(options.tokens()) {}
+
+  const LocalShape& local() const { return local_; }
 
   Tensor compute(Carver& region, int64_t width) const { return region.take(c_, {n_, width}); }
   Tensor statistics(Carver& region, int64_t width = 1) const { return region.take(m_, {n_ * width}); }
@@ -23,7 +26,7 @@ class LayerCarver {
     LayerActivations a;
     a.residual = compute(region, model_.channels);
     normed(region, a);
-    a.gelu = compute(region, model_.ffn_width());
+    a.gelu = compute(region, local_.ffn);
     inner(region, a);
     return a;
   }
@@ -32,13 +35,13 @@ class LayerCarver {
   void inner(Carver& region, LayerActivations& a) const {
     a.mean1 = statistics(region);
     a.rstd1 = statistics(region);
-    a.qkv = compute(region, model_.qkv_width());
-    a.lse = statistics(region, model_.heads);
-    a.attention = compute(region, model_.channels);
+    a.qkv = compute(region, local_.qkv_width());
+    a.lse = statistics(region, local_.heads);
+    a.attention = compute(region, local_.attention_width());
     a.residual_mid = compute(region, model_.channels);
     a.mean2 = statistics(region);
     a.rstd2 = statistics(region);
-    a.pre = compute(region, model_.ffn_width());
+    a.pre = compute(region, local_.ffn);
   }
 
  private:
@@ -48,6 +51,7 @@ class LayerCarver {
   }
 
   const ModelConfig& model_;
+  LocalShape local_;
   DType c_, m_;
   int64_t n_;
 };
@@ -91,17 +95,19 @@ Workspace carve_workspace(const ModelConfig& model, const StageOptions& options,
   w.branch = carver.compute(scratch, model.channels);
   w.normed_final = carver.compute(scratch, model.channels);
   const int64_t chunk = loss_chunk(model, options);
-  w.logits = scratch.take(c, {chunk, model.padded_vocab()});
+  w.logits = scratch.take(c, {chunk, carver.local().vocab});
   w.stats = scratch.take(m, {3, chunk});
   w.global_max = scratch.take(m, {chunk});
   w.losses = scratch.take(m, {chunk});
   if (!options.training) return w;
   w.d_residual = carver.compute(scratch, model.channels);
   w.d_branch = model.dropout > 0 ? carver.compute(scratch, model.channels) : w.d_residual;
-  w.d_attention = carver.compute(scratch, model.channels);
-  w.d_qkv = carver.compute(scratch, model.qkv_width());
-  w.d_pre = carver.compute(scratch, model.ffn_width());
-  w.delta = carver.statistics(scratch, model.heads);
+  const bool last = options.first_layer + options.layers == model.layers;
+  if (!last) w.d_output = carver.compute(scratch, model.channels);
+  w.d_attention = carver.compute(scratch, carver.local().attention_width());
+  w.d_qkv = carver.compute(scratch, carver.local().qkv_width());
+  w.d_pre = carver.compute(scratch, carver.local().ffn);
+  w.delta = carver.statistics(scratch, carver.local().heads);
   return w;
 }
 

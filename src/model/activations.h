@@ -8,6 +8,7 @@
 
 #include "model/config.h"
 #include "model/parameters.h"
+#include "model/sharding.h"
 #include "tensor/arena.h"
 
 namespace hearth {
@@ -23,13 +24,14 @@ struct StageOptions {
   Recompute recompute = Recompute::none;
   bool training = true;  // false: forward only
   uint64_t seed = 0;     // of the dropout masks
+  TensorShard shard;     // place on the tensor-parallel axis
   size_t logits_bytes =
       size_t{64} << 20;  // the loss is computed in chunks of tokens whose logits fit in this
 
   int64_t tokens() const { return rows * time; }
 };
 
-// One block.  C channels, F width of the MLP, H heads.
+// One block.  C channels; of this rank: F width of the MLP, H heads, Hkv key/value heads.
 struct LayerActivations {
   Tensor residual;      // [N, C] input of the block
   Tensor mean1, rstd1;  // [N]
@@ -59,6 +61,7 @@ struct Workspace {
   Tensor normed_final;  // [N, C]
   Tensor d_residual;    // [N, C]
   Tensor d_branch;      // [N, C]; the same as d_residual without dropout
+  Tensor d_output;      // [N, C] what a later stage sent back; absent on the last stage
   Tensor d_attention;   // [N, C]
   Tensor d_qkv;         // like qkv
   Tensor d_pre;         // [N, F]

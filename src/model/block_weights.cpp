@@ -25,10 +25,10 @@ Tensor fused(const Tensor& q, int64_t rows) {
 
 }  // namespace
 
-BlockWeights block_weights(const ParameterSet& parameters, const ModelConfig& model, int64_t layer) {
+BlockWeights block_weights(const ParameterSet& parameters, const LocalShape& local, int64_t layer) {
   const std::string h = "h." + std::to_string(layer) + ".";
   const Affine q = affine(parameters, h + "attn.q");
-  const int64_t rows = model.qkv_width();
+  const int64_t rows = local.qkv_width();
   BlockWeights w;
   w.norm1 = affine(parameters, h + "ln_1");
   w.qkv = {fused(q.weight, rows), fused(q.bias, rows), fused(q.d_weight, rows), fused(q.d_bias, rows)};

@@ -11,7 +11,7 @@ Decoder::Decoder(const ModelConfig& model, Precision precision, Device& device,
   Carver memory(buffer_.data(), buffer_.bytes());
   carve(memory);
   for (int64_t l = 0; l < model.layers; ++l)
-    blocks_.push_back(block_weights(parameters, model, l));
+    blocks_.push_back(block_weights(parameters, local_shape(model, {}), l));
   token_embedding_ = affine(parameters, "wte");
   position_embedding_ = affine(parameters, "wpe");
   final_norm_ = affine(parameters, "ln_f");

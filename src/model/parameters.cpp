@@ -154,56 +154,57 @@ int64_t parameter_count(const ModelConfig& model) {
   return count;
 }
 
-ParameterSet::ParameterSet(Device& device, std::vector<ParamSpec> specs, Precision precision, Purpose purpose)
-    : device_(device), precision_(precision), purpose_(purpose) {
-  for (ParamSpec& spec : specs) {
-    index_[spec.name] = parameters_.size();
-    parameters_.push_back({std::move(spec), {}, {}, {}, {}, {}});
+std::vector<ParamSpec> stage_parameters(const ModelConfig& model, int64_t first_layer, int64_t layers) {
+  const bool first = first_layer == 0;
+  const bool last = first_layer + layers == model.layers;
+  std::vector<ParamSpec> specs;
+  for (const ParamSpec& spec : parameter_table(model)) {
+    const bool block = spec.layer >= first_layer && spec.layer < first_layer + layers;
+    const bool embedding = spec.layer < 0 && (first || (last && spec.tied_head));
+    const bool output = spec.layer == model.layers && last;
+    if (block || embedding || output) specs.push_back(spec);
   }
-  Regions sizes;
-  carve(parameters_, precision, purpose, sizes);
-  weights_ = Buffer(device, sizes.weights.used());
-  gradients_ = Buffer(device, sizes.gradients.used());
-  optimizer_ = Buffer(device, sizes.optimizer.used());
-  Regions regions{Carver(weights_.data(), weights_.bytes()), Carver(gradients_.data(), gradients_.bytes()),
-                  Carver(optimizer_.data(), optimizer_.bytes())};
-  carve(parameters_, precision, purpose, regions);
-  if (purpose == Purpose::inference) return;
-  for (const Parameter& p : parameters_) {
-    const auto flat = [](const Tensor& t) { return t.reshaped({t.elements()}); };
-    const Tensor weight = p.weight.data == p.master.data ? Tensor{} : flat(p.weight);
-    segments_.push_back({flat(p.master), flat(p.moment1), flat(p.moment2), flat(p.grad), weight, p.spec.decay});
-  }
+  return specs;
 }
 
-MemoryPlan ParameterSet::plan(const std::vector<ParamSpec>& specs, Precision precision, Purpose purpose) {
+ParameterSet::ParameterSet(Device& device, std::vector<ParamSpec> specs, Precision precision, Purpose purpose,
+                           TensorShard shard)
+    : device_(device), precision_(precision) {
+  for (ParamSpec& spec : specs) {
+    index_[spec.name] = parameters_.size();
+    const Rectangle local = local_rectangle(spec, shard);
+    parameters_.push_back({std::move(spec), local, {}, {}});
+  }
+  Carver weights, gradients;
+  carve(parameters_, precision, purpose, weights, gradients);
+  weights_ = Buffer(device, weights.used());
+  gradients_ = Buffer(device, gradients.used());
+  weights = Carver(weights_.data(), weights_.bytes());
+  gradients = Carver(gradients_.data(), gradients_.bytes());
+  carve(parameters_, precision, purpose, weights, gradients);
+}
+
+std::vector<Parameter> ParameterSet::plan(const std::vector<ParamSpec>& specs, Precision precision,
+                                          Purpose purpose, TensorShard shard, MemoryPlan& plan) {
   std::vector<Parameter> parameters;
   for (const ParamSpec& spec : specs)
-    parameters.push_back({spec, {}, {}, {}, {}, {}});
-  Regions sizes;
-  carve(parameters, precision, purpose, sizes);
-  MemoryPlan plan;
-  plan.weights = sizes.weights.used();
-  plan.gradients = sizes.gradients.used();
-  plan.optimizer = sizes.optimizer.used();
-  return plan;
+    parameters.push_back({spec, local_rectangle(spec, shard), {}, {}});
+  Carver weights, gradients;
+  carve(parameters, precision, purpose, weights, gradients);
+  plan.weights += weights.used();
+  plan.gradients += gradients.used();
+  return parameters;
 }
 
 void ParameterSet::carve(std::vector<Parameter>& parameters, Precision precision, Purpose purpose,
-                         Regions& regions) {
-  const DType c = compute_dtype(precision);
-  const DType m = master_dtype(precision);
-  const bool training = purpose == Purpose::training;
+                         Carver& weights, Carver& gradients) {
   for (Parameter& p : parameters) {
     const auto take = [&p](Carver& region, DType dtype) {
-      return p.spec.fused_with_previous ? region.take_adjacent(dtype, p.spec.shape)
-                                        : region.take(dtype, p.spec.shape);
+      return p.spec.fused_with_previous ? region.take_adjacent(dtype, p.local.shape)
+                                        : region.take(dtype, p.local.shape);
     };
-    p.weight = take(regions.weights, c);
-    if (training) p.grad = take(regions.gradients, m);
-    p.master = c == m ? p.weight : regions.optimizer.take(m, p.spec.shape);
-    if (training) p.moment1 = regions.optimizer.take(m, p.spec.shape);
-    if (training) p.moment2 = regions.optimizer.take(m, p.spec.shape);
+    p.weight = take(weights, compute_dtype(precision));
+    if (purpose == Purpose::training) p.grad = take(gradients, master_dtype(precision));
   }
 }
 
@@ -218,83 +219,79 @@ const Parameter& ParameterSet::at(std::string_view name) const {
   return *p;
 }
 
+void ParameterSet::clear_gradients() {
+  for (const Parameter& p : parameters_)
+    if (p.grad) device_.ops().fill_zero(p.grad);
+}
+
 namespace {
 
-// Values of the elements [begin, begin + out.size()) of a parameter, as functions of their global index.
+// Draws from the normal stream of one tensor, by global index.
+class NormalStream {
+ public:
+  explicit NormalStream(PhiloxKey key) : key_(key) {}
+
+  double operator()(int64_t index) {
+    if (index / 4 != block_) {
+      block_ = index / 4;
+      z_ = normal4(random_block(key_, static_cast<uint64_t>(block_)));
+    }
+    return z_[static_cast<size_t>(index % 4)];
+  }
+
+ private:
+  PhiloxKey key_;
+  int64_t block_ = -1;
+  std::array<double, 4> z_{};
+};
+
+int64_t columns_of(const Shape& shape) {
+  return shape.rank() > 1 ? shape[1] : 1;
+}
+
+// Rows [first, first + count) of the local part, row-major.
 template <class T>
-void initial_values(const ParamSpec& spec, uint64_t seed, int64_t begin, std::span<T> out) {
-  const PhiloxKey key = random_key(seed, RandomDomain::init, spec.id);
-  const int64_t row = spec.shape.rank() > 1 ? spec.shape[1] : 1;
-  const int64_t real = spec.init_rows >= 0 ? spec.init_rows * row : spec.shape.elements();
-  std::array<double, 4> z{};
-  int64_t block_of_z = -1;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const int64_t index = begin + static_cast<int64_t>(i);
-    if (spec.init != Init::normal || index >= real) {
-      out[i] = spec.init == Init::ones && index < real ? T(1) : T(0);
-      continue;
+void initial_rows(const Parameter& p, uint64_t seed, int64_t first, int64_t count, std::vector<T>& out) {
+  const ParamSpec& spec = p.spec;
+  NormalStream normal(random_key(seed, RandomDomain::init, spec.id));
+  const int64_t columns = columns_of(p.local.shape);
+  const int64_t first_column = spec.shape.rank() > 1 ? p.local.start[1] : 0;
+  out.resize(static_cast<size_t>(count * columns));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = p.local.start[0] + first + i;
+    const bool padding = spec.init_rows >= 0 && row >= spec.init_rows;
+    for (int64_t c = 0; c < columns; ++c) {
+      double value = 0;
+      if (!padding && spec.init == Init::ones) value = 1;
+      if (!padding && spec.init == Init::normal)
+        value = spec.init_std * normal(row * columns_of(spec.shape) + first_column + c);
+      out[static_cast<size_t>(i * columns + c)] = static_cast<T>(value);
     }
-    if (index / 4 != block_of_z) {
-      block_of_z = index / 4;
-      z = normal4(random_block(key, static_cast<uint64_t>(block_of_z)));
-    }
-    out[i] = static_cast<T>(spec.init_std * z[index % 4]);
   }
 }
 
+// In pieces of bounded size, through host memory.
 template <class T>
-void initialize_master(Device& device, const Parameter& p, uint64_t seed) {
-  constexpr int64_t chunk = 1 << 20;
-  std::vector<T> host(static_cast<size_t>(std::min(chunk, p.master.elements())));
-  const Tensor flat = p.master.reshaped({p.master.elements()});
-  for (int64_t begin = 0; begin < flat.elements(); begin += chunk) {
-    const int64_t count = std::min(chunk, flat.elements() - begin);
-    const std::span<T> values(host.data(), static_cast<size_t>(count));
-    initial_values(p.spec, seed, begin, values);
-    device.copy_in(flat.rows(begin, count), values.data());
+void initialize_in_pieces(Device& device, const Parameter& p, uint64_t seed, int64_t first_row,
+                          const Tensor& values) {
+  const int64_t rows_at_once = std::max<int64_t>(1, (1 << 20) / columns_of(p.local.shape));
+  std::vector<T> host;
+  for (int64_t begin = 0; begin < values.dim(0); begin += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, values.dim(0) - begin);
+    initial_rows(p, seed, first_row + begin, count, host);
+    device.copy_in(values.rows(begin, count), host.data());
     device.synchronize();
   }
 }
 
 }  // namespace
 
-void ParameterSet::initialize(uint64_t seed) {
-  for (const Parameter& p : parameters_) {
-    if (p.master.dtype == DType::f64)
-      initialize_master<double>(device_, p, seed);
-    else
-      initialize_master<float>(device_, p, seed);
-    if (p.moment1) device_.ops().fill_zero(p.moment1);
-    if (p.moment2) device_.ops().fill_zero(p.moment2);
-  }
-  round_masters();
-  clear_gradients();
-}
-
-void ParameterSet::round_masters() {
-  for (const Parameter& p : parameters_)
-    if (p.weight.data != p.master.data) device_.ops().cast(p.master, p.weight);
-}
-
-void ParameterSet::clear_gradients() {
-  for (const Parameter& p : parameters_)
-    if (p.grad) device_.ops().fill_zero(p.grad);
-}
-
-void ParameterSet::gradient_sum_of_squares(const Tensor& total) const {
-  for (const Parameter& p : parameters_)
-    device_.ops().sum_of_squares(p.grad, total);
-}
-
-bool ParameterSet::finite() const {
-  const Buffer buffer(device_, sizeof(double));
-  const Tensor total(buffer.data(), DType::f64, {1});
-  device_.ops().fill_zero(total);
-  for (const Parameter& p : parameters_)
-    device_.ops().sum(p.master.reshaped({p.master.elements()}), total);
-  double sum = 0;
-  device_.copy_out(&sum, total);
-  return std::isfinite(sum);
+void write_initial_values(Device& device, const Parameter& parameter, uint64_t seed, int64_t first_row,
+                          const Tensor& values) {
+  if (values.dtype == DType::f64)
+    initialize_in_pieces<double>(device, parameter, seed, first_row, values);
+  else
+    initialize_in_pieces<float>(device, parameter, seed, first_row, values);
 }
 
 }  // namespace hearth

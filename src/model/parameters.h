@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "device/ops.h"
 #include "model/config.h"
+#include "model/sharding.h"
 #include "tensor/arena.h"
 
 namespace hearth {
@@ -43,69 +44,66 @@ std::vector<ParamSpec> parameter_table(const ModelConfig& model);
 // Trainable parameters, padding not counted, tied weights once.
 int64_t parameter_count(const ModelConfig& model);
 
-// One parameter of this process.  In fp32 and fp64 `master` is the same memory as `weight`.
+// The rows of the table that a range of blocks needs: with the first block also the embeddings, with the last
+// one also the final norm and the head (the token embedding, when they are tied).
+std::vector<ParamSpec> stage_parameters(const ModelConfig& model, int64_t first_layer, int64_t layers);
+
+// One parameter as this process holds it.
 struct Parameter {
   ParamSpec spec;
-  Tensor weight;   // compute type
-  Tensor grad;     // master type; accumulated into
-  Tensor master;   // master type
-  Tensor moment1;  // master type
-  Tensor moment2;  // master type
+  Rectangle local;  // its part of the whole tensor
+  Tensor weight;    // compute type
+  Tensor grad;      // master type; accumulated into; absent for inference
 };
 
 // Memory by class, for the plan and the start-up report.  Bytes.
 struct MemoryPlan {
   uint64_t weights = 0;  // compute weights
   uint64_t gradients = 0;
-  uint64_t optimizer = 0;    // master weights (when separate) and the two moments
-  uint64_t activations = 0;  // slots of the microbatches in flight
-  uint64_t scratch = 0;      // gradients of activations, logits chunk
-  uint64_t total() const { return weights + gradients + optimizer + activations + scratch; }
+  uint64_t optimizer = 0;      // master weights (when separate) and the two moments
+  uint64_t activations = 0;    // slots of the microbatches in flight
+  uint64_t scratch = 0;        // gradients of activations, logits chunk
+  uint64_t communication = 0;  // buckets
+  uint64_t total() const { return weights + gradients + optimizer + activations + scratch + communication; }
 };
 
-// The parameters that one process holds: owns their memory.
+// The weights and gradients that one process holds: owns their memory.  Master weights and moments belong to
+// the optimizer (parallel/optimizer.h).
 class ParameterSet {
  public:
-  enum class Purpose : uint8_t { training, inference };  // inference has neither gradients nor moments
+  enum class Purpose : uint8_t { training, inference };
 
-  ParameterSet(Device& device, std::vector<ParamSpec> specs, Precision precision, Purpose purpose);
+  ParameterSet(Device& device, std::vector<ParamSpec> specs, Precision precision, Purpose purpose,
+               TensorShard shard = {});
 
-  // Bytes that the constructor would allocate.
-  static MemoryPlan plan(const std::vector<ParamSpec>& specs, Precision precision, Purpose purpose);
+  // Adds the bytes that the constructor would allocate, and returns the parameters as far as they have no
+  // memory.
+  static std::vector<Parameter> plan(const std::vector<ParamSpec>& specs, Precision precision,
+                                     Purpose purpose, TensorShard shard, MemoryPlan& plan);
 
-  std::vector<Parameter>& all() { return parameters_; }
   const std::vector<Parameter>& all() const { return parameters_; }
+  Precision precision() const { return precision_; }
   // By name; a programming error when there is none.
   const Parameter& at(std::string_view name) const;
   // By name, or null (biases of a model without).
   const Parameter* find(std::string_view name) const;
 
-  // Writes initial values as functions of (seed, tensor id, global index); moments and gradients become zero.
-  void initialize(uint64_t seed);
-  // Sets the compute weights from the masters (after loading a checkpoint).
-  void round_masters();
-  // One segment per parameter, for Ops::adamw.
-  const std::vector<AdamWSegment>& segments() const { return segments_; }
-  // total[0] += the sum of squares of every gradient, in table order.
-  void gradient_sum_of_squares(const Tensor& total) const;
   void clear_gradients();
-  // Whether no master weight is NaN or infinite.
-  bool finite() const;
 
  private:
-  struct Regions {
-    Carver weights, gradients, optimizer;
-  };
-  static void carve(std::vector<Parameter>& parameters, Precision precision, Purpose purpose,
-                    Regions& regions);
+  static void carve(std::vector<Parameter>& parameters, Precision precision, Purpose purpose, Carver& weights,
+                    Carver& gradients);
 
   Device& device_;
   Precision precision_;
-  Purpose purpose_;
   std::vector<Parameter> parameters_;
   std::map<std::string, size_t, std::less<>> index_;
-  std::vector<AdamWSegment> segments_;
-  Buffer weights_, gradients_, optimizer_;
+  Buffer weights_, gradients_;
 };
+
+// Writes the initial values of rows [first_row, first_row + rows of `values`) of a parameter's local part:
+// functions of (seed, tensor id, index in the whole tensor).  `values` is contiguous, of master type.
+void write_initial_values(Device& device, const Parameter& parameter, uint64_t seed, int64_t first_row,
+                          const Tensor& values);
 
 }  // namespace hearth

@@ -9,10 +9,10 @@ struct Heads {
   Tensor q, k, v;
 };
 
-Heads split_heads(const Tensor& qkv, const ModelConfig& model, int64_t batch) {
-  const int64_t d = model.head_size();
-  const int64_t heads = model.heads;
-  const int64_t kv_heads = model.key_value_heads();
+Heads split_heads(const Tensor& qkv, const LocalShape& local, int64_t batch) {
+  const int64_t d = local.head_size;
+  const int64_t heads = local.heads;
+  const int64_t kv_heads = local.kv_heads;
   return {qkv.heads(batch, 0, heads, d), qkv.heads(batch, heads * d, kv_heads, d),
           qkv.heads(batch, (heads + kv_heads) * d, kv_heads, d)};
 }
@@ -25,7 +25,12 @@ int64_t tokens_of(const Microbatch& batch) {
 
 Stage::Stage(const ModelConfig& model, const StageOptions& options, Device& device, ParameterSet& parameters,
              Communicator& tensor_group)
-    : model_(model), options_(options), device_(device), ops_(device.ops()), tp_(tensor_group) {
+    : model_(model),
+      local_(local_shape(model, options.shard)),
+      options_(options),
+      device_(device),
+      ops_(device.ops()),
+      tp_(tensor_group) {
   Carver activations, scratch;
   carve_stage(model, options, activations, scratch);
   activation_buffer_ = Buffer(device, activations.used());
@@ -39,7 +44,7 @@ Stage::Stage(const ModelConfig& model, const StageOptions& options, Device& devi
   clear_loss();
 
   for (int64_t l = 0; l < options.layers; ++l)
-    blocks_.push_back(block_weights(parameters, model, options.first_layer + l));
+    blocks_.push_back(block_weights(parameters, local_, options.first_layer + l));
   token_embedding_ = affine(parameters, "wte");
   position_embedding_ = affine(parameters, "wpe");
   final_norm_ = affine(parameters, "ln_f");
@@ -75,7 +80,7 @@ LayerActivations Stage::view(const LayerActivations& a, const Microbatch& batch)
   for (Tensor* t : {&v.residual, &v.mean1, &v.rstd1, &v.normed1, &v.qkv, &v.attention, &v.residual_mid,
                     &v.mean2, &v.rstd2, &v.normed2, &v.pre, &v.gelu})
     *t = t->rows(0, n);
-  v.lse = Tensor(a.lse.data, a.lse.dtype, {batch.rows, model_.heads, batch.time});
+  v.lse = Tensor(a.lse.data, a.lse.dtype, {batch.rows, local_.heads, batch.time});
   return v;
 }
 
@@ -98,7 +103,15 @@ Tensor Stage::output(int slot, const Microbatch& batch) {
   return memory_.slots[slot].residual_final.rows(0, tokens_of(batch));
 }
 
-Tensor Stage::d_residual(const Microbatch& batch) {
+Tensor Stage::d_output(const Microbatch& batch) {
+  return memory_.work.d_output.rows(0, tokens_of(batch));
+}
+
+Tensor Stage::d_input(const Microbatch& batch) {
+  return d_residual(batch);
+}
+
+Tensor Stage::d_residual(const Microbatch& batch) const {
   return memory_.work.d_residual.rows(0, tokens_of(batch));
 }
 
@@ -128,7 +141,7 @@ void Stage::forward(int slot, const Microbatch& batch) {
 void Stage::embed(const Slot& s, const Microbatch& batch, const Tensor& x) {
   const int64_t n = tokens_of(batch);
   // A vocabulary shard finds its own tokens: partial sums before the reduction, replicated after it.
-  ops_.embed_tokens(s.tokens.rows(0, n), token_embedding_.weight, 0, x);
+  ops_.embed_tokens(s.tokens.rows(0, n), token_embedding_.weight, local_.vocab_shard.start, x);
   tp_.reduce_from_tp(x);
   ops_.embed_positions(x, s.positions.rows(0, n), position_embedding_.weight,
                        dropout(0, DropoutSite::embedding, batch));
@@ -165,8 +178,8 @@ Stage::Stream Stage::block_forward(int64_t block, const LayerActivations& a, con
 void Stage::attention_half(int64_t block, const LayerActivations& a, const Microbatch& batch) {
   const BlockWeights& w = blocks_[block];
   ops_.linear_forward(tp_.gather_sequence(a.normed1), w.qkv.weight, w.qkv.bias, a.qkv);
-  const Heads heads = split_heads(a.qkv, model_, batch.rows);
-  const Tensor out = a.attention.heads(batch.rows, 0, model_.heads, model_.head_size());
+  const Heads heads = split_heads(a.qkv, local_, batch.rows);
+  const Tensor out = a.attention.heads(batch.rows, 0, local_.heads, local_.head_size);
   ops_.attention_forward(heads.q, heads.k, heads.v, out, a.lse);
   const Tensor branch = memory_.work.branch.rows(0, tokens_of(batch));
   ops_.linear_forward(a.attention, w.proj.weight, {}, branch);
@@ -201,7 +214,7 @@ void Stage::head_chunk(const Tensor& targets, const Tensor& normed, const Tensor
   const Tensor logits = w.logits.rows(0, count);
   const Tensor stats = Tensor(w.stats.data, w.stats.dtype, {3, count});
   const Tensor losses = w.losses.rows(0, count);
-  const VocabShard shard{0, model_.vocab};
+  const VocabShard& shard = local_.vocab_shard;
 
   ops_.linear_forward(tp_.gather_sequence(normed), head_.weight, {}, logits);
   ops_.cross_entropy_statistics(logits, targets, shard, stats);
@@ -224,13 +237,14 @@ void Stage::head_chunk(const Tensor& targets, const Tensor& normed, const Tensor
 // ---- backward
 // -------------------------------------------------------------------------------------------------
 
-void Stage::backward(int slot, const Microbatch& batch) {
+void Stage::backward(int slot, const Microbatch& batch, const std::function<void(int64_t)>& layer_done) {
   const Slot& s = memory_.slots[slot];
   output_backward(s, batch);
   for (int64_t l = options_.layers - 1; l >= 0; --l) {
     const LayerActivations a = view(s.layers[l], batch);
     recompute(l, a, batch);
     block_backward(l, a, batch);
+    if (layer_done) layer_done(options_.first_layer + l);
   }
   if (first()) embed_backward(s, batch);
 }
@@ -239,6 +253,7 @@ void Stage::backward(int slot, const Microbatch& batch) {
 void Stage::output_backward(const Slot& s, const Microbatch& batch) {
   const int64_t n = tokens_of(batch);
   const int64_t block = options_.layers - 1;
+  if (!last()) ops_.copy(d_output(batch), d_residual(batch));
   Ops::ResidualNormBackward p;
   p.d_residual = d_residual(batch);
   p.accumulate = !last();
@@ -329,11 +344,9 @@ void Stage::attention_half_backward(int64_t block, const LayerActivations& a, co
   ops_.linear_backward_weight(d_branch, a.attention, w.proj.d_weight, {});
   ops_.linear_backward_input(d_branch, w.proj.weight, d_attention);
 
-  const auto heads = [&](const Tensor& t) {
-    return t.heads(batch.rows, 0, model_.heads, model_.head_size());
-  };
-  const Heads forward = split_heads(a.qkv, model_, batch.rows);
-  const Heads d = split_heads(d_qkv, model_, batch.rows);
+  const auto heads = [&](const Tensor& t) { return t.heads(batch.rows, 0, local_.heads, local_.head_size); };
+  const Heads forward = split_heads(a.qkv, local_, batch.rows);
+  const Heads d = split_heads(d_qkv, local_, batch.rows);
   const Tensor delta = Tensor(memory_.work.delta.data, a.lse.dtype, a.lse.shape);
   ops_.attention_backward(forward.q, forward.k, forward.v, heads(a.attention), heads(d_attention), a.lse,
                           delta, d.q, d.k, d.v);
@@ -348,7 +361,7 @@ void Stage::embed_backward(const Slot& s, const Microbatch& batch) {
   const Tensor d = d_residual(batch);
   ops_.embed_positions_backward(d, s.positions.rows(0, n), dropout(0, DropoutSite::embedding, batch),
                                 position_embedding_.d_weight);
-  ops_.embed_tokens_backward(s.tokens.rows(0, n), d, 0, token_embedding_.d_weight);
+  ops_.embed_tokens_backward(s.tokens.rows(0, n), d, local_.vocab_shard.start, token_embedding_.d_weight);
 }
 
 }  // namespace hearth

@@ -11,6 +11,10 @@
 // Adding a branch to x and normalising the sum for the next branch are one operation (Ops::residual_norm).
 #pragma once
 
+#include <functional>
+#include <span>
+#include <vector>
+
 #include "comm/communicator.h"
 #include "device/device.h"
 #include "device/ops.h"
@@ -38,7 +42,7 @@ struct BlockWeights {
 };
 
 // Views of the parameters of block `layer` (global index); q, k and v as the one fused tensor that they are.
-BlockWeights block_weights(const ParameterSet& parameters, const ModelConfig& model, int64_t layer);
+BlockWeights block_weights(const ParameterSet& parameters, const LocalShape& local, int64_t layer);
 // Views of the parameters called PREFIX.weight and PREFIX.bias (absent tensors where there are none).
 Affine affine(const ParameterSet& parameters, const std::string& prefix);
 
@@ -61,14 +65,18 @@ class Stage {
   Tensor input(int slot, const Microbatch& batch);
   Tensor output(int slot, const Microbatch& batch);
 
-  // Runs the blocks.  On the last stage it then adds the sum of the token losses to loss_total(), and when training
-  // computes the gradient of the loss down to the output of the final norm and the head's weight gradient.
+  // Runs the blocks.  On the last stage it then adds the sum of the token losses to loss_total(), and when
+  // training computes the gradient of the loss down to the output of the final norm and the head's weight
+  // gradient.
   void forward(int slot, const Microbatch& batch);
 
-  // Backward of the same microbatch; adds to every weight gradient.  A later stage's gradient of output()
-  // must have been put into d_residual() before; an earlier stage finds its own there afterwards.
-  void backward(int slot, const Microbatch& batch);
-  Tensor d_residual(const Microbatch& batch);
+  // Backward of the same microbatch; adds to every weight gradient.  A stage that is not the last one reads
+  // the gradient of output() from d_output(); one that is not the first leaves the gradient of input() in
+  // d_input(). `layer_done(l)` is called when every gradient of block l and the later ones is complete (may
+  // be empty).
+  void backward(int slot, const Microbatch& batch, const std::function<void(int64_t)>& layer_done = {});
+  Tensor d_output(const Microbatch& batch);
+  Tensor d_input(const Microbatch& batch);
 
   // f64 [1]: the sum of token losses since clear_loss().
   const Tensor& loss_total() const { return loss_total_; }
@@ -103,9 +111,11 @@ class Stage {
                 const Tensor& mean, const Tensor& rstd);
   Dropout dropout(int64_t block, DropoutSite site, const Microbatch& batch) const;
   LayerActivations view(const LayerActivations& a, const Microbatch& batch) const;
+  Tensor d_residual(const Microbatch& batch) const;
   Tensor d_branch(const Microbatch& batch) const;
 
   ModelConfig model_;
+  LocalShape local_;
   StageOptions options_;
   Device& device_;
   Ops& ops_;

@@ -10,6 +10,8 @@ std::string_view name_of(DType type) {
       return "F32";
     case DType::bf16:
       return "BF16";
+    case DType::i64:
+      return "I64";
     case DType::i32:
       return "I32";
     case DType::u8:

@@ -7,7 +7,7 @@
 
 namespace hearth {
 
-enum class DType : uint8_t { f64, f32, bf16, i32, u8 };
+enum class DType : uint8_t { f64, f32, bf16, i64, i32, u8 };
 
 constexpr int64_t size_of(DType type) {
   switch (type) {
@@ -17,6 +17,8 @@ constexpr int64_t size_of(DType type) {
       return 4;
     case DType::bf16:
       return 2;
+    case DType::i64:
+      return 8;
     case DType::i32:
       return 4;
     case DType::u8:
@@ -25,7 +27,7 @@ constexpr int64_t size_of(DType type) {
   return 0;
 }
 
-// The safetensors names: "F64", "F32", "BF16", "I32", "U8".
+// The safetensors names: "F64", "F32", "BF16", "I64", "I32", "U8".
 std::string_view name_of(DType type);
 
 // bfloat16: the upper half of an IEEE float.  Conversion rounds to nearest, ties to even; NaN stays NaN.
@@ -55,6 +57,10 @@ constexpr DType dtype_of<float>() {
 template <>
 constexpr DType dtype_of<bf16>() {
   return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::i64;
 }
 template <>
 constexpr DType dtype_of<int32_t>() {

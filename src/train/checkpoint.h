@@ -55,13 +55,27 @@ struct CheckpointPiece {
   Tensor local;                // contiguous
 };
 
+// How the ranks of a run write one checkpoint together.  Both calls are made by all ranks, in the same order.
+struct CheckpointTeam {
+  int rank = 0;
+  int world = 1;
+  // Rank 0 gets what every rank says, in rank order; the others get nothing.
+  std::function<std::vector<std::string>(const std::string&)> gather;
+  // Every rank gets what rank 0 says.
+  std::function<std::string(const std::string&)> broadcast;
+};
+
 // Writes RUN/checkpoints/step-NNNNNNNN by the protocol above and returns its path.  Pieces are streamed
 // through a bounded host buffer.  If that checkpoint exists, is valid and says the same, nothing is written;
 // if it is damaged or says something else (the run was resumed from an older one), it is replaced in one
 // step. On failure nothing is left of the new checkpoint, older ones are untouched, and Error(data) gives the
 // path, the system's reason, and the bytes needed and free.
+//
+// With a team every rank calls it with its own pieces and writes files of its own; rank 0 checks the room,
+// writes the manifest and renames.  All return, or all throw the first rank's error.
 fs::path write_checkpoint(const fs::path& folder, const CheckpointState& state,
-                          std::span<const CheckpointPiece> pieces, Device& device);
+                          std::span<const CheckpointPiece> pieces, Device& device,
+                          const CheckpointTeam& team = {});
 
 // Deletes all but the newest `keep` checkpoints and the one with the lowest val_loss.  Counts from the one
 // that `latest` names, which was just written, downwards, and counts only checkpoints whose manifest and file

@@ -107,19 +107,23 @@ void put_in_place(const fs::path& fresh, const fs::path& target, const fs::path&
 class CheckpointWriter {
  public:
   CheckpointWriter(const fs::path& folder, const CheckpointState& state,
-                   std::span<const CheckpointPiece> pieces, Device& device)
-      : folder_(folder), state_(state), device_(device) {
+                   std::span<const CheckpointPiece> pieces, Device& device, const CheckpointTeam& team)
+      : folder_(folder), state_(state), device_(device), team_(team) {
     manifest_.state = state;
-    plan_tensors(pieces, checkpoint_names::model(0), true);
-    plan_tensors(pieces, checkpoint_names::optimizer(0), false);
+    manifest_.world = team.world;
+    plan_tensors(pieces, checkpoint_names::model(team.rank), true);
+    plan_tensors(pieces, checkpoint_names::optimizer(team.rank), false);
     for (const TensorFilePlan& plan : plans_)
       manifest_.files.push_back({plan.name, plan.bytes, 0});
-    if (!state.tokenizer_json.empty())
+    if (writes_tokenizer())
       manifest_.files.push_back({checkpoint_names::tokenizer, state.tokenizer_json.size(),
                                  crc32c(std::string_view(state.tokenizer_json))});
   }
 
-  fs::path write() {
+  fs::path write() { return team_.world > 1 ? write_together() : write_alone(); }
+
+ private:
+  fs::path write_alone() {
     const fs::path target = folder_ / checkpoint_names::folder(state_.step);
     if (!already_there(target)) {
       const uint64_t needed = bytes_needed();
@@ -139,7 +143,78 @@ class CheckpointWriter {
     return target;
   }
 
- private:
+  // Rank 0 opens the folder, all write their files into it, rank 0 completes it.  After each part all ranks
+  // know whether it went well everywhere, and throw the same error if not.
+  fs::path write_together() {
+    const std::vector<std::string> needs = team_.gather(std::to_string(bytes_needed()));
+    const fs::path temporary = agreed([&] { return open_temporary(needs); });
+    const std::vector<std::string> parts = team_.gather(attempt([&] {
+      write_files(temporary);
+      return manifest_text(manifest_);
+    }));
+    return agreed([&] { return complete(temporary, parts); });
+  }
+
+  // The outcome of some work as text: "+result", or "-code sentence".
+  static std::string attempt(const std::function<std::string()>& work) {
+    try {
+      return "+" + work();
+    } catch (const Error& error) {
+      return text("-", static_cast<int>(error.code()), " ", error.what());
+    }
+  }
+  static std::string value_of(const std::string& outcome) {
+    if (outcome.at(0) == '+') return outcome.substr(1);
+    const size_t space = outcome.find(' ');
+    throw Error(static_cast<ExitCode>(std::stoi(outcome.substr(1, space - 1))), outcome.substr(space + 1));
+  }
+  // Work of rank 0 whose outcome is everybody's.
+  std::string agreed(const std::function<std::string()>& work) {
+    return value_of(team_.broadcast(team_.rank == 0 ? attempt(work) : ""));
+  }
+
+  std::string open_temporary(const std::vector<std::string>& needs) {
+    uint64_t needed = 0;
+    for (const std::string& bytes : needs)
+      needed += std::stoull(bytes);
+    check_room(folder_ / checkpoint_names::folder(state_.step), needed);
+    const fs::path temporary = folder_ / checkpoint_names::temporary(state_.step);
+    create_temporary(temporary);
+    return temporary.string();
+  }
+
+  // Puts the ranks' parts of the manifest together, and the checkpoint in its place.
+  std::string complete(const fs::path& temporary, const std::vector<std::string>& parts) {
+    const fs::path target = folder_ / checkpoint_names::folder(state_.step);
+    try {
+      for (size_t rank = 1; rank < parts.size(); ++rank)
+        add_part(parse_manifest(value_of(parts[rank]), temporary / checkpoint_names::manifest));
+      value_of(parts[0]);
+      write_text(temporary / checkpoint_names::manifest, manifest_text(manifest_));
+      sync_folder(temporary);
+      put_in_place(temporary, target, folder_ / checkpoint_names::temporary(state_.step, "replaced"));
+      sync_folder(folder_);
+    } catch (const Error& error) {
+      remove_quietly(temporary);
+      throw Error(error.code(), text("cannot save the checkpoint of step ", state_.step, ": ", error.what()));
+    }
+    announce(target);
+    return target.string();
+  }
+
+  void add_part(const Manifest& part) {
+    manifest_.files.insert(manifest_.files.end(), part.files.begin(), part.files.end());
+    for (const auto& [name, tensor] : part.tensors) {
+      ManifestTensor& whole = manifest_.tensors[name];
+      whole.shape = tensor.shape;
+      for (size_t kind = 0; kind < whole.pieces.size(); ++kind)
+        whole.pieces[kind].insert(whole.pieces[kind].end(), tensor.pieces[kind].begin(),
+                                  tensor.pieces[kind].end());
+    }
+  }
+
+  bool writes_tokenizer() const { return team_.rank == 0 && !state_.tokenizer_json.empty(); }
+
   // Plans the file of the master weights, or of the moments.  A file without tensors is not written.
   void plan_tensors(std::span<const CheckpointPiece> pieces, const std::string& file, bool master) {
     std::vector<SafetensorsEntry> entries;
@@ -208,18 +283,26 @@ class CheckpointWriter {
   }
 
   void write_folder(const fs::path& temporary) {
+    create_temporary(temporary);
+    write_files(temporary);
+    write_text(temporary / checkpoint_names::manifest, manifest_text(manifest_));
+    sync_folder(temporary);
+  }
+
+  void create_temporary(const fs::path& temporary) const {
     const bool fresh = !fs::exists(folder_);
     create_folder(folder_);
     if (fresh) sync_folder(folder_.has_parent_path() ? folder_.parent_path() : fs::path("."));
     // In a container every process may have the same id: a killed one's leftover can have our name.
     remove_quietly(temporary);
     create_folder(temporary);
+  }
+
+  // The files of this rank.
+  void write_files(const fs::path& temporary) {
     for (size_t i = 0; i < plans_.size(); ++i)
       write_tensor_file(temporary / plans_[i].name, plans_[i], device_, manifest_.files[i].crc);
-    if (!state_.tokenizer_json.empty())
-      write_text(temporary / checkpoint_names::tokenizer, state_.tokenizer_json);
-    write_text(temporary / checkpoint_names::manifest, manifest_text(manifest_));
-    sync_folder(temporary);
+    if (writes_tokenizer()) write_text(temporary / checkpoint_names::tokenizer, state_.tokenizer_json);
   }
 
   static void write_text(const fs::path& path, std::string_view content) {
@@ -239,6 +322,7 @@ class CheckpointWriter {
   const fs::path& folder_;
   const CheckpointState& state_;
   Device& device_;
+  const CheckpointTeam& team_;
   std::vector<TensorFilePlan> plans_;
   Manifest manifest_;  // its first files are plans_
 };
@@ -246,8 +330,9 @@ class CheckpointWriter {
 }  // namespace
 
 fs::path write_checkpoint(const fs::path& folder, const CheckpointState& state,
-                          std::span<const CheckpointPiece> pieces, Device& device) {
-  return CheckpointWriter(folder, state, pieces, device).write();
+                          std::span<const CheckpointPiece> pieces, Device& device,
+                          const CheckpointTeam& team) {
+  return CheckpointWriter(folder, state, pieces, device, team).write();
 }
 
 void write_safetensors(const fs::path& path, const std::vector<std::pair<std::string, Tensor>>& tensors,

@@ -80,6 +80,27 @@ void generate(const LoadedModel& model, Device& device, const std::string& promp
   generate(decoder, *model.tokenizer, prompt, sampling, emit, stop);
 }
 
+namespace {
+
+// Compute weights from the masters of a checkpoint, through a buffer for the largest tensor where the types
+// differ.
+void load_weights(const CheckpointReader& checkpoint, const ParameterSet& parameters, Device& device) {
+  const DType master = master_dtype(parameters.precision());
+  int64_t largest = 0;
+  for (const Parameter& p : parameters.all())
+    largest = std::max(largest, p.weight.elements());
+  const bool same = compute_dtype(parameters.precision()) == master;
+  const Buffer buffer(device, same ? 0 : static_cast<size_t>(largest * size_of(master)));
+  for (const Parameter& p : parameters.all()) {
+    const Tensor target = same ? p.weight : Tensor(buffer.data(), master, p.local.shape);
+    checkpoint.read({CheckpointPiece::Kind::master, p.spec.name, p.spec.shape, p.local.start, target},
+                    device);
+    if (!same) device.ops().cast(target, p.weight);
+  }
+}
+
+}  // namespace
+
 LoadedModel load_model(const CheckpointReader& checkpoint, const RunConfig& config, Device& device) {
   LoadedModel loaded;
   loaded.model = config.model;
@@ -87,11 +108,7 @@ LoadedModel load_model(const CheckpointReader& checkpoint, const RunConfig& conf
   if (device.unsupported(loaded.precision)) loaded.precision = Precision::fp32;
   loaded.parameters = std::make_unique<ParameterSet>(device, parameter_table(config.model), loaded.precision,
                                                      ParameterSet::Purpose::inference);
-  for (const Parameter& p : loaded.parameters->all()) {
-    const std::vector<int64_t> origin(static_cast<size_t>(p.spec.shape.rank()), 0);
-    checkpoint.read({CheckpointPiece::Kind::master, p.spec.name, p.spec.shape, origin, p.master}, device);
-  }
-  loaded.parameters->round_masters();
+  load_weights(checkpoint, *loaded.parameters, device);
   if (!checkpoint.state().tokenizer_json.empty())
     loaded.tokenizer =
         load_tokenizer(checkpoint.state().tokenizer_json, (checkpoint.path() / "tokenizer.json").string());
@@ -108,10 +125,18 @@ Evaluation evaluate(const LoadedModel& model, Device& device, const Dataset& dat
   options.training = false;
   SelfCommunicator self;
   Stage stage(model.model, options, device, *model.parameters, self);
-  const std::optional<double> loss = evaluate_stage(stage, device, dataset, tokens, micro_batch, {});
   int64_t samples = dataset.samples();
   if (tokens > 0) samples = std::clamp<int64_t>(tokens / dataset.context(), 1, samples);
-  return {loss.value(), samples * dataset.context()};
+  for (int64_t first = 0; first < samples; first += micro_batch) {
+    const HostBatch host = read_in_order(dataset, first, std::min(micro_batch, samples - first));
+    const Microbatch batch{0, host.rows, dataset.context(), false};
+    stage.set_input(0, batch, host.tokens, host.targets);
+    stage.forward(0, batch);
+  }
+  double total = 0;
+  device.copy_out(&total, stage.loss_total());
+  const int64_t evaluated = samples * dataset.context();
+  return {total / static_cast<double>(evaluated), evaluated};
 }
 
 }  // namespace hearth

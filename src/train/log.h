@@ -21,7 +21,11 @@ class Log {
     early_.clear();
   }
 
+  // Of ranks other than the first.
+  void silence() { silent_ = true; }
+
   void line(const std::string& text) {
+    if (silent_) return;
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fputc('\n', stdout);
     std::fflush(stdout);
@@ -32,6 +36,7 @@ class Log {
   }
 
  private:
+  bool silent_ = false;
   std::unique_ptr<LineFile> file_;
   std::vector<std::string> early_;
 };

@@ -19,14 +19,22 @@ std::string shape_line(const ModelConfig& m) {
   return line;
 }
 
-std::string batch_line(const RunConfig& c) {
+std::string batch_line(const RunConfig& c, const Grid& grid) {
   const int64_t micro = micro_batch_of(c.train);
   const int64_t tokens = c.train.batch * c.model.context;
-  const int64_t microbatches = c.train.batch / micro;
+  const int64_t ranks = grid.size(Axis::data);
+  const int64_t microbatches = c.train.batch / (micro * ranks);
   return text("microbatch of ", micro, " sequences x ", c.model.context, " tokens x ", microbatches,
-              microbatches == 1 ? " microbatch" : " microbatches", " x 1 rank = ", with_commas(tokens),
-              " tokens a step; ", with_commas(c.train.steps),
-              " steps = ", with_commas(tokens * c.train.steps), " tokens");
+              microbatches == 1 ? " microbatch" : " microbatches", " x ", ranks,
+              ranks == 1 ? " rank" : " data ranks", " = ", with_commas(tokens), " tokens a step; ",
+              with_commas(c.train.steps), " steps = ", with_commas(tokens * c.train.steps), " tokens");
+}
+
+std::string layout_line(const RunConfig& c, const Grid& grid) {
+  if (grid.world() == 1) return "one process";
+  return text(grid.world(), " ranks = tensor ", grid.size(Axis::tensor), " x data ", grid.size(Axis::data),
+              " x pipeline ", grid.size(Axis::pipeline), ", schedule ", c.parallel.schedule, ", zero ",
+              c.parallel.zero);
 }
 
 std::string epochs(const RunConfig& c, const Corpus& corpus) {
@@ -57,17 +65,19 @@ std::string precision_line(const TrainConfig& t) {
 
 }  // namespace
 
-std::vector<std::string> start_report(const RunConfig& config, const Corpus& corpus, const Device& device,
-                                      const MemoryPlan& memory, const std::string& resume) {
+std::vector<std::string> start_report(const RunConfig& config, const Grid& grid, const Corpus& corpus,
+                                      const Device& device, const MemoryPlan& memory,
+                                      const std::string& resume) {
   return {
       text("model      ", shape_line(config.model)),
       text("parameters ", with_commas(parameter_count(config.model))),
       text("data       ", corpus.description, ", fingerprint ", corpus.train.fingerprint().substr(0, 12)),
-      text("batch      ", batch_line(config), ", ", epochs(config, corpus), " epochs"),
+      text("batch      ", batch_line(config, grid), ", ", epochs(config, corpus), " epochs"),
       text("optimizer  ", optimizer_line(config.optimizer)),
       text("precision  ", precision_line(config.train)),
       text("device     ", device.description()),
-      text("memory     ", memory_line(memory)),
+      text("layout     ", layout_line(config, grid)),
+      text("memory     ", memory_line(memory), grid.world() > 1 ? " (rank 0)" : ""),
       text("start      ", resume),
   };
 }

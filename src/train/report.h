@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/grid.h"
 #include "data/dataset.h"
 #include "device/device.h"
 #include "model/parameters.h"
@@ -13,7 +14,8 @@
 namespace hearth {
 
 // Lines without newline.  `resume` says where the run starts from.
-std::vector<std::string> start_report(const RunConfig& config, const Corpus& corpus, const Device& device,
-                                      const MemoryPlan& memory, const std::string& resume);
+std::vector<std::string> start_report(const RunConfig& config, const Grid& grid, const Corpus& corpus,
+                                      const Device& device, const MemoryPlan& memory,
+                                      const std::string& resume);
 
 }  // namespace hearth

@@ -5,38 +5,77 @@
 
 namespace hearth {
 
-StageOptions single_stage_options(const RunConfig& config) {
-  StageOptions options;
-  options.layers = config.model.layers;
-  options.rows = micro_batch_of(config.train);
-  options.time = config.model.context;
-  options.precision = config.train.precision;
-  options.recompute = config.train.recompute;
-  options.seed = config.train.seed;
+PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid) {
+  PipelineOptions options;
+  const std::string& name = config.parallel.schedule;
+  options.schedule = name == "gpipe"         ? ScheduleKind::gpipe
+                     : name == "interleaved" ? ScheduleKind::interleaved
+                                             : ScheduleKind::one_f_one_b;
+  options.chunks = static_cast<int>(config.parallel.virtual_stages);
+  const int64_t rows = micro_batch_of(config.train);
+  options.microbatches = static_cast<int>(config.train.batch / (rows * grid.size(Axis::data)));
+  options.stage.rows = rows;
+  options.stage.time = config.model.context;
+  options.stage.precision = config.train.precision;
+  options.stage.recompute = config.train.recompute;
+  options.stage.seed = config.train.seed;
   return options;
 }
 
-MemoryPlan StepRunner::plan(const RunConfig& config) {
-  MemoryPlan plan = ParameterSet::plan(parameter_table(config.model), config.train.precision,
-                                       ParameterSet::Purpose::training);
-  plan_stage(config.model, single_stage_options(config), plan);
+namespace {
+
+// The parameters of all chunks of a rank, in table order.
+std::vector<ParamSpec> parameters_of(const RunConfig& config, const Grid& grid) {
+  const PipelineOptions options = pipeline_options(config, grid);
+  std::vector<ParamSpec> specs;
+  for (int chunk = 0; chunk < options.chunks; ++chunk) {
+    const StageOptions stage = chunk_options(config.model, options, grid, chunk);
+    for (const ParamSpec& spec : stage_parameters(config.model, stage.first_layer, stage.layers))
+      specs.push_back(spec);
+  }
+  return specs;
+}
+
+}  // namespace
+
+MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
+  MemoryPlan plan;
+  const PipelineOptions options = pipeline_options(config, grid);
+  const TensorShard shard{grid.at(Axis::tensor), grid.size(Axis::tensor)};
+  const std::vector<Parameter> parameters = ParameterSet::plan(
+      parameters_of(config, grid), config.train.precision, ParameterSet::Purpose::training, shard, plan);
+  Optimizer::plan(parameters, config.train.precision, static_cast<int>(config.parallel.zero),
+                  grid.size(Axis::data), plan);
+  for (int chunk = 0; chunk < options.chunks; ++chunk)
+    plan_stage(config.model, chunk_options(config.model, options, grid, chunk), plan);
   return plan;
 }
 
-StepRunner::StepRunner(const RunConfig& config, Device& device)
+StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups)
     : config_(config),
       device_(device),
-      parameters_(device, parameter_table(config.model), config.train.precision,
-                  ParameterSet::Purpose::training),
-      stage_(config.model, single_stage_options(config), device, parameters_, self_) {
+      groups_(groups),
+      parameters_(device, parameters_of(config, groups.grid), config.train.precision,
+                  ParameterSet::Purpose::training, groups.tensor_shard()),
+      optimizer_(device, parameters_, static_cast<int>(config.parallel.zero), *groups.data),
+      pipeline_(config.model, pipeline_options(config, groups.grid), device, parameters_, groups) {
   Carver measure;
-  measure.take(DType::f64, {1});
+  measure.take(DType::f64, {3});
   measure.take(DType::u8, {sizeof(StepParams)});
   scalars_ = Buffer(device, measure.used());
   Carver carver(scalars_.data(), scalars_.bytes());
-  norm_total_ = carver.take(DType::f64, {1});
+  totals_ = carver.take(DType::f64, {3});
   step_params_ = carver.take(DType::u8, {sizeof(StepParams)});
   device.ops().set_step_params(static_cast<const StepParams*>(step_params_.data));
+  if (has_tied_copy()) {
+    const Tensor& gradient = parameters_.at("wte.weight").grad;
+    tied_buffer_ = Buffer(device, static_cast<size_t>(gradient.bytes()));
+    tied_gradient_ = Tensor(tied_buffer_.data(), gradient.dtype, gradient.shape);
+  }
+}
+
+void StepRunner::initialize() {
+  optimizer_.initialize(config_.train.seed);
 }
 
 void StepRunner::set_step_params(const StepParams& params) {
@@ -44,39 +83,57 @@ void StepRunner::set_step_params(const StepParams& params) {
   device_.copy_in(step_params_, &host_params_);
 }
 
-double StepRunner::read_scalar(const Tensor& scalar) const {
-  double value = 0;
-  device_.copy_out(&value, scalar);
-  return value;
+// Each element of the model is counted by one rank: copies by the first rank of the tensor axis, the tied
+// embedding by the first stage.
+bool StepRunner::counts(const ParamSpec& spec) const {
+  if (spec.tied_head && !pipeline_.first_stage()) return false;
+  return spec.shard_dim >= 0 || groups_.tensor->rank() == 0;
 }
+
+namespace {
+
+// Up to 2^17 ranks can wish for the same thing, and an f64 counts exactly to 2^53.
+double digit_of(StopWish wish) {
+  return std::exp2(17.0 * (static_cast<double>(wish) - 1));
+}
+
+StopWish strongest(double wishes) {
+  for (StopWish wish : {StopWish::terminate, StopWish::interrupt, StopWish::early})
+    if (wishes >= digit_of(wish)) return wish;
+  return StopWish::none;
+}
+
+}  // namespace
 
 StepResult StepRunner::run(const StepInput& input, const std::vector<HostBatch>& microbatches,
                            const std::function<void()>& on_gradients) {
-  int64_t valid = 0;
-  for (const HostBatch& batch : microbatches)
-    valid += std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; });
-
+  const double valid = count_valid(microbatches);
   StepParams params;
   params.first_sample = input.first_sample;
   params.learning_rate = input.learning_rate;
-  params.loss_scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0;
+  params.loss_scale = valid > 0 ? 1.0 / valid : 0.0;
   params.bias_correction1 =
       1.0 - std::pow(config_.optimizer.beta1, static_cast<double>(input.optimizer_step));
   params.bias_correction2 =
       1.0 - std::pow(config_.optimizer.beta2, static_cast<double>(input.optimizer_step));
   set_step_params(params);
 
-  accumulate(input.first_sample, microbatches);
-  device_.ops().fill_zero(norm_total_);
-  parameters_.gradient_sum_of_squares(norm_total_);
-
-  // The one time that the host waits for the device.
-  StepResult result;
-  result.loss = read_scalar(stage_.loss_total()) * params.loss_scale;
-  result.grad_norm = std::sqrt(read_scalar(norm_total_));
-  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  pipeline_.clear_loss();
+  pipeline_.train(microbatches, input.first_sample, [this](int64_t layer) { optimizer_.layer_done(layer); });
+  sum_tied_gradients();
+  optimizer_.finish_reduction();
   if (on_gradients) on_gradients();
+  optimizer_.gradient_sum_of_squares(clear_totals().rows(1, 1),
+                                     [this](const ParamSpec& spec) { return counts(spec); });
+  add_loss();
+  const Totals totals = reduce_totals(input.wish);
 
+  // The one time that the host waits for the device: the same numbers on every rank, so the same decision.
+  StepResult result;
+  result.loss = totals.loss * params.loss_scale;
+  result.grad_norm = std::sqrt(totals.squares);
+  result.stop = strongest(totals.wishes);
+  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (!result.finite) {
     parameters_.clear_gradients();
     return result;
@@ -84,68 +141,126 @@ StepResult StepRunner::run(const StepInput& input, const std::vector<HostBatch>&
   const double clip = config_.optimizer.clip;
   if (clip > 0) params.clip_scale = std::min(1.0, clip / (result.grad_norm + 1e-6));
   set_step_params(params);
-  const AdamWConfig adamw{config_.optimizer.beta1, config_.optimizer.beta2, config_.optimizer.eps,
-                          config_.optimizer.weight_decay};
-  device_.ops().adamw(parameters_.segments(), adamw);
+  optimizer_.update({config_.optimizer.beta1, config_.optimizer.beta2, config_.optimizer.eps,
+                     config_.optimizer.weight_decay});
   return result;
 }
 
-void StepRunner::accumulate(int64_t first_sample, const std::vector<HostBatch>& microbatches) {
-  stage_.clear_loss();
-  for (const HostBatch& host : microbatches) {
-    const Microbatch batch{host.first_sample - first_sample, host.rows, config_.model.context, true};
-    stage_.set_input(0, batch, host.tokens, host.targets);
-    stage_.forward(0, batch);
-    stage_.backward(0, batch);
+// Predicted tokens of the whole step, over the data axis: the one divisor of the loss.
+double StepRunner::count_valid(const std::vector<HostBatch>& microbatches) {
+  double valid = 0;
+  for (const HostBatch& batch : microbatches)
+    valid += static_cast<double>(
+        std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; }));
+  if (groups_.data->size() == 1) return valid;
+  const Tensor total = totals_.rows(0, 1);
+  device_.copy_in(total, &valid);
+  groups_.data->all_reduce(total, Reduce::sum).wait();
+  device_.copy_out(&valid, total);
+  return valid;
+}
+
+bool StepRunner::has_tied_copy() const {
+  return config_.model.tied && groups_.pipeline->size() > 1 &&
+         (pipeline_.first_stage() || pipeline_.last_stage());
+}
+
+// The first stage looks tokens up in the embedding, the last one uses it as the LM head.  Before: each has
+// its own contribution to the gradient; after: both have the sum (of two numbers, so in the same bits).
+void StepRunner::sum_tied_gradients() {
+  if (!has_tied_copy()) return;
+  const Tensor& gradient = parameters_.at("wte.weight").grad;
+  const int peer = pipeline_.first_stage() ? groups_.pipeline->size() - 1 : 0;
+  const Transfer transfers[] = {{Transfer::Direction::send, gradient, peer},
+                                {Transfer::Direction::receive, tied_gradient_, peer}};
+  groups_.pipeline->exchange(transfers).wait();
+  device_.ops().add(gradient, tied_gradient_, gradient);
+}
+
+const Tensor& StepRunner::clear_totals() {
+  device_.ops().fill_zero(totals_);
+  return totals_;
+}
+
+// Before: each rank's sums; after: those of the run.  A loss is the same on all ranks of the tensor axis.
+StepRunner::Totals StepRunner::reduce_totals(StopWish wish) {
+  if (wish != StopWish::none) {
+    const double digit = digit_of(wish);
+    device_.copy_in(totals_.rows(2, 1), &digit);
+    device_.synchronize();
   }
+  groups_.all_reduce(totals_, Reduce::sum);
+  Totals host;
+  device_.copy_out(&host, totals_);
+  return host;
 }
 
-std::optional<double> StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
-                                           const std::function<bool()>& stop) {
-  return evaluate_stage(stage_, device_, dataset, tokens, micro_batch_of(config_.train), stop);
+void StepRunner::add_loss() {
+  if (groups_.tensor->rank() == 0 && pipeline_.last_stage())
+    device_.ops().copy(pipeline_.loss_total(), totals_.rows(0, 1));
 }
 
-std::optional<double> evaluate_stage(Stage& stage, Device& device, const Dataset& dataset, int64_t tokens,
-                                     int64_t rows, const std::function<bool()>& stop) {
+// Samples go round the data axis in batches; every rank makes the same number of passes, the last may be a
+// repetition whose loss is not counted.
+EvaluationResult StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
+                                      const std::function<StopWish()>& wish) {
   const int64_t context = dataset.context();
   int64_t samples = dataset.samples();
   if (tokens > 0) samples = std::clamp<int64_t>(tokens / context, 1, samples);
-  std::vector<int32_t> inputs(static_cast<size_t>(rows * context));
-  std::vector<int32_t> targets(inputs.size());
-
-  stage.clear_loss();
-  for (int64_t begin = 0; begin < samples; begin += rows) {
-    if (stop && stop()) return std::nullopt;
-    const Microbatch batch{0, std::min(rows, samples - begin), context, false};
-    for (int64_t r = 0; r < batch.rows; ++r)
-      dataset.read_sample(begin + r, std::span(inputs).subspan(r * context, context),
-                          std::span(targets).subspan(r * context, context));
-    const size_t n = static_cast<size_t>(batch.rows * context);
-    stage.set_input(0, batch, std::span(inputs).first(n), std::span(targets).first(n));
-    stage.forward(0, batch);
-  }
+  const int64_t rows = micro_batch_of(config_.train);
+  const int64_t ranks = groups_.data->size();
   double total = 0;
-  device.copy_out(&total, stage.loss_total());
-  stage.clear_loss();
-  return total / static_cast<double>(samples * context);
+  for (int64_t begin = 0; begin < samples; begin += rows * ranks) {
+    const int64_t first = begin + rows * groups_.data->rank();
+    const int64_t count = std::clamp<int64_t>(samples - first, 0, rows);
+    const HostBatch batch = read_in_order(dataset, count > 0 ? first : 0, std::max<int64_t>(count, 1));
+    pipeline_.clear_loss();
+    pipeline_.evaluate({&batch, 1});
+    clear_totals();
+    if (count > 0) add_loss();
+    const Totals totals = reduce_totals(wish());
+    if (totals.wishes > 0) return {std::nullopt, strongest(totals.wishes)};
+    total += totals.loss;
+  }
+  pipeline_.clear_loss();
+  return {total / static_cast<double>(samples * context), StopWish::none};
 }
 
-std::vector<CheckpointPiece> StepRunner::checkpoint_pieces() const {
+// A NaN or an infinity on any rank makes the sum one.
+bool StepRunner::weights_finite() {
+  const Tensor sum = clear_totals().rows(0, 1);
+  for (const OptimizerPiece& piece : optimizer_.pieces())
+    device_.ops().sum(piece.master.reshaped({piece.master.elements()}), sum);
+  return std::isfinite(reduce_totals(StopWish::none).loss);
+}
+
+// Of copies, the first rank of an axis writes; the others read.
+std::vector<CheckpointPiece> StepRunner::all_pieces() const {
   using Kind = CheckpointPiece::Kind;
   std::vector<CheckpointPiece> pieces;
-  for (const Parameter& p : parameters_.all()) {
-    const std::vector<int64_t> origin(static_cast<size_t>(p.spec.shape.rank()), 0);
-    pieces.push_back({Kind::master, p.spec.name, p.spec.shape, origin, p.master});
-    pieces.push_back({Kind::moment1, p.spec.name, p.spec.shape, origin, p.moment1});
-    pieces.push_back({Kind::moment2, p.spec.name, p.spec.shape, origin, p.moment2});
+  for (const OptimizerPiece& piece : optimizer_.pieces()) {
+    const Parameter& p = parameters_.all()[piece.parameter];
+    std::vector<int64_t> start = p.local.start;
+    start[0] += piece.first_row;
+    pieces.push_back({Kind::master, p.spec.name, p.spec.shape, start, piece.master});
+    pieces.push_back({Kind::moment1, p.spec.name, p.spec.shape, start, piece.moment1});
+    pieces.push_back({Kind::moment2, p.spec.name, p.spec.shape, start, piece.moment2});
   }
   return pieces;
 }
 
+std::vector<CheckpointPiece> StepRunner::checkpoint_pieces() const {
+  std::vector<CheckpointPiece> pieces;
+  if (!optimizer_.sharded() && groups_.data->rank() != 0) return pieces;
+  for (const CheckpointPiece& piece : all_pieces())
+    if (counts(parameters_.at(piece.name).spec)) pieces.push_back(piece);
+  return pieces;
+}
+
 void StepRunner::load(const CheckpointReader& checkpoint) {
-  for (const CheckpointPiece& piece : checkpoint_pieces())
+  for (const CheckpointPiece& piece : all_pieces())
     checkpoint.read(piece, device_);
-  parameters_.round_masters();
+  optimizer_.publish_weights();
   parameters_.clear_gradients();
 }
 

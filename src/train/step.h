@@ -13,69 +13,102 @@
 #include "device/device.h"
 #include "model/parameters.h"
 #include "model/stage.h"
+#include "parallel/optimizer.h"
+#include "parallel/pipeline.h"
+#include "parallel/process_groups.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
 
 namespace hearth {
 
+// What a rank wants, or all ranks do: any rank's wish is everybody's, and TERM goes before INT before the
+// rest.
+enum class StopWish : uint8_t { none, early, interrupt, terminate };
+
 struct StepInput {
   int64_t first_sample = 0;  // the run's index of the step's first sample
   double learning_rate = 0;
   int64_t optimizer_step = 1;  // AdamW's t of this update, from 1
+  StopWish wish = StopWish::none;
 };
 
 struct StepResult {
-  double loss = 0;       // mean over the valid tokens of all microbatches, before the update
-  double grad_norm = 0;  // before clipping
-  bool finite = true;    // false: nothing was updated
+  double loss = 0;                 // mean over the valid tokens of all microbatches, before the update
+  double grad_norm = 0;            // before clipping
+  bool finite = true;              // false: nothing was updated
+  StopWish stop = StopWish::none;  // of any rank
+};
+
+struct EvaluationResult {
+  std::optional<double> loss;  // nothing when a stop was wished for meanwhile
+  StopWish stop = StopWish::none;
 };
 
 class StepRunner {
  public:
-  StepRunner(const RunConfig& config, Device& device);
+  // `groups` must outlive the runner; every rank makes one, and calls the same functions in the same order.
+  StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups);
 
-  // The memory that the constructor would allocate.
-  static MemoryPlan plan(const RunConfig& config);
+  // The memory that the constructor would allocate on the rank at this place of the grid.
+  static MemoryPlan plan(const RunConfig& config, const Grid& grid);
 
-  ParameterSet& parameters() { return parameters_; }
+  const ParameterSet& parameters() const { return parameters_; }
+  const Optimizer& optimizer() const { return optimizer_; }
 
-  // One optimizer step over `microbatches`, which hold samples first_sample, first_sample + 1, ... in order.
-  // `on_gradients` is called between backward and update (may be empty).
+  // Initial weights, as functions of the seed.
+  void initialize();
+
+  // One optimizer step over this rank's `microbatches`: microbatch j of data rank d holds `rows` samples from
+  // first_sample + (j * D + d) * rows on.  `on_gradients` is called between backward and update (may be
+  // empty).
   StepResult run(const StepInput& input, const std::vector<HostBatch>& microbatches,
                  const std::function<void()>& on_gradients = {});
 
   // Mean loss over the first `tokens` tokens (0 = all) of a dataset, in whole samples.  Changes no training
-  // state. Returns nothing when `stop` became true.
-  std::optional<double> evaluate(const Dataset& dataset, int64_t tokens, const std::function<bool()>& stop);
+  // state. `wish` is asked before every batch.
+  EvaluationResult evaluate(const Dataset& dataset, int64_t tokens, const std::function<StopWish()>& wish);
 
-  // Every tensor of the training state, as pieces of global tensors.
+  // Whether all weights of all ranks are finite.
+  bool weights_finite();
+  // Every tensor of the training state that this rank writes, as pieces of global tensors: each element is
+  // written by one rank.
   std::vector<CheckpointPiece> checkpoint_pieces() const;
   // Loads all of them and sets the compute weights.
   void load(const CheckpointReader& checkpoint);
 
  private:
   void set_step_params(const StepParams& params);
-  void accumulate(int64_t first_sample, const std::vector<HostBatch>& microbatches);
-  double read_scalar(const Tensor& scalar) const;
+  bool has_tied_copy() const;
+  void sum_tied_gradients();
+  void add_loss();
+  const Tensor& clear_totals();
+
+  double count_valid(const std::vector<HostBatch>& microbatches);
+  // Sums over all ranks.  A wish is a digit of a number, so that wishes of different kinds can be told apart.
+  struct Totals {
+    double loss;
+    double squares;
+    double wishes;
+  };
+  Totals reduce_totals(StopWish wish);
+  bool counts(const ParamSpec& spec) const;
+  std::vector<CheckpointPiece> all_pieces() const;
 
   const RunConfig config_;
   Device& device_;
-  SelfCommunicator self_;
+  const ProcessGroups& groups_;
   ParameterSet parameters_;
-  Stage stage_;
+  Optimizer optimizer_;
+  Pipeline pipeline_;
   Buffer scalars_;
-  Tensor norm_total_;  // f64 [1]
+  Buffer tied_buffer_;
+  Tensor tied_gradient_;  // of the copy of the embedding on the other end of the pipeline
+  Tensor totals_;         // f64 [3], see Totals
   Tensor step_params_;
   StepParams host_params_;
 };
 
-// Mean loss of the first `tokens` tokens (0 = all) of a dataset, in whole samples and batches of `rows`;
-// nothing when `stop` (may be empty) became true.  Uses slot 0 and loss_total() of the stage.
-std::optional<double> evaluate_stage(Stage& stage, Device& device, const Dataset& dataset, int64_t tokens,
-                                     int64_t rows, const std::function<bool()>& stop);
-
-// The stage of a single process: every block, one microbatch in flight.
-StageOptions single_stage_options(const RunConfig& config);
+PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid);
 
 // Sequences of one forward pass: train.micro_batch, or the whole batch.
 inline int64_t micro_batch_of(const TrainConfig& train) {

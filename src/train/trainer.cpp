@@ -7,9 +7,12 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 
 #include "base/text.h"
+#include "base/version.h"
+#include "parallel/world.h"
 #include "train/generate.h"
 #include "train/log.h"
 #include "train/lr_schedule.h"
@@ -57,7 +60,9 @@ class Trainer {
   ExitCode run();
 
  private:
+  ExitCode run_in_world();
   // Start-up, in order.
+  void meet();
   void open_data();
   void open_device();
   void find_start();
@@ -73,12 +78,19 @@ class Trainer {
   void sample_now();
   void save();
   void save_or_go_on();
+  CheckpointTeam team();
+  StopWish wish() const;
   std::optional<ExitCode> stop_reason();
   ExitCode finish(ExitCode code, const std::string& why);
   ExitCode stop_numerical();
 
+  void record(const JsonLine& line);
   void log_step(const StepMetrics& m);
   void dump_gradients();
+  // Of this rank, per step.
+  int64_t microbatches() const {
+    return config_.train.batch / (micro_batch_of(config_.train) * world_->groups().data->size());
+  }
   bool due(int64_t every) const { return every > 0 && (state_.step % every == 0 || at_end()); }
   bool at_end() const { return state_.step >= config_.train.steps; }
 
@@ -87,6 +99,7 @@ class Trainer {
   const std::string config_toml_, resume_command_;
   const Clock::time_point started_ = Clock::now();
 
+  std::unique_ptr<World> world_;
   std::optional<Corpus> corpus_;
   std::unique_ptr<Device> device_;
   std::optional<CheckpointReader> source_;
@@ -99,6 +112,7 @@ class Trainer {
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Loader> loader_;
 
+  StopWish agreed_stop_ = StopWish::none;  // of all ranks, in the last step or evaluation
   CheckpointState state_;
   int64_t first_step_ = 0;   // steps done before this process
   int64_t saved_step_ = -1;  // step of the newest checkpoint
@@ -110,6 +124,30 @@ class Trainer {
 // ---- start-up
 // ---------------------------------------------------------------------------------------------------
 
+void Trainer::meet() {
+  WorldOptions options;
+  options.tensor = config_.parallel.tensor;
+  options.data = config_.parallel.data;
+  options.pipeline = config_.parallel.pipeline;
+  options.timeout_seconds = config_.parallel.timeout;
+  options.build = hearth_version;
+  options.config = sha256_hex(config_toml_);
+  options.log = [this](const std::string& line) { log_.line(line); };
+  world_ = std::make_unique<World>(options);
+  if (!world_->leader()) log_.silence();
+  const int64_t ranks = world_->groups().data->size();
+  int64_t& micro = config_.train.micro_batch;
+  if (micro == 0) micro = std::max<int64_t>(1, config_.train.batch / ranks);
+  const int64_t samples = micro * ranks;
+  if (config_.train.batch % samples != 0)
+    fail_usage("train.batch = ", config_.train.batch, " is not a multiple of microbatch ", micro, " x ",
+               ranks, " data-parallel ranks = ", samples,
+               "; the nearest that are: ", std::max(samples, config_.train.batch / samples * samples),
+               " and ", (config_.train.batch / samples + 1) * samples);
+  if (!world_->alone() && !config_.debug.dump_gradients.empty())
+    fail_usage("debug.dump_gradients works in a run of one process; this one has ", world_->size());
+}
+
 void Trainer::open_data() {
   corpus_.emplace(open_corpus(config_.data, config_.model.context, config_.model.vocab));
   if (config_.model.vocab == 0) {
@@ -119,6 +157,7 @@ void Trainer::open_data() {
   if (config_.model.vocab == 0)
     fail_usage("model.vocab is 0 and the data has no tokenizer to take it from; set model.vocab");
   validate(config_.model);
+  validate_tensor_parallel(config_.model, config_.parallel.tensor);
 }
 
 void Trainer::open_device() {
@@ -128,10 +167,14 @@ void Trainer::open_device() {
                ": ", *why);
 }
 
+// Rank 0 looks; the others open what it found.
 void Trainer::find_start() {
   const auto report = [this](const std::string& sentence) { log_.line("warning: " + sentence); };
-  if (auto found = find_resume_source(config_, config_.run.dir, report)) source_.emplace(std::move(*found));
-  if (!source_) return;
+  if (world_->leader())
+    if (auto found = find_resume_source(config_, config_.run.dir, report)) source_.emplace(std::move(*found));
+  const std::string path = world_->broadcast(source_ ? source_->path().string() : "");
+  if (path.empty()) return;
+  if (!source_) source_.emplace(fs::path(path));
   const std::string tokenizer = corpus_->tokenizer ? corpus_->tokenizer->fingerprint() : "";
   for (const std::string& note :
        compare_with_checkpoint(*source_, config_, values_, corpus_->train.fingerprint(), tokenizer))
@@ -148,63 +191,94 @@ std::string Trainer::start_sentence() const {
               with_commas(state_.consumed_samples), " samples");
 }
 
+// The run directory is rank 0's.
 void Trainer::open_run() {
-  directory_ = std::make_unique<RunDirectory>(config_.run.dir);
-  log_.open(directory_->log());
-  fs::create_directories(directory_->checkpoints());
-  remove_leftovers(directory_->checkpoints());
-  write_file_atomically(directory_->config(), config_toml_);
-  metrics_ = std::make_unique<LineFile>(directory_->metrics(), continues_ ? state_.metrics_bytes : 0);
-  if (config_.log.tensorboard) tensorboard_ = std::make_unique<TensorBoardWriter>(directory_->path());
+  if (world_->leader()) {
+    directory_ = std::make_unique<RunDirectory>(config_.run.dir);
+    log_.open(directory_->log());
+    if (!directory_->note().empty()) log_.line("note: " + directory_->note());
+    fs::create_directories(directory_->checkpoints());
+    remove_leftovers(directory_->checkpoints());
+    write_file_atomically(directory_->config(), config_toml_);
+    metrics_ = std::make_unique<LineFile>(directory_->metrics(), continues_ ? state_.metrics_bytes : 0);
+    if (config_.log.tensorboard) tensorboard_ = std::make_unique<TensorBoardWriter>(directory_->path());
+  }
+  world_->broadcast("");
 }
 
 void Trainer::build() {
-  runner_ = std::make_unique<StepRunner>(config_, *device_);
+  runner_ = std::make_unique<StepRunner>(config_, *device_, world_->groups());
   if (source_)
     runner_->load(*source_);
   else
-    runner_->parameters().initialize(config_.train.seed);
+    runner_->initialize();
   source_.reset();
   state_.config = values_;
   state_.data_fingerprint = corpus_->train.fingerprint();
   state_.tokenizer_json = corpus_->tokenizer ? corpus_->tokenizer->to_json() : "";
-  if (config_.sample.every > 0 && corpus_->tokenizer)
+  const bool whole_model = config_.parallel.tensor == 1 && config_.parallel.pipeline == 1;
+  if (config_.sample.every > 0 && !whole_model)
+    log_.line("note: no samples during the run: the model is split over ranks; use hearth generate");
+  if (config_.sample.every > 0 && corpus_->tokenizer && whole_model && world_->leader())
     decoder_ =
         std::make_unique<Decoder>(config_.model, config_.train.precision, *device_, runner_->parameters());
+  // Rank d of D takes rows [(j D + d) rows, ...) of the step for its microbatch j.
   const int64_t rows = micro_batch_of(config_.train);
-  loader_ = std::make_unique<Loader>(corpus_->train, config_.train.seed, rows, state_.consumed_samples, rows,
-                                     static_cast<int>(config_.train.batch / rows) + 1);
+  const Communicator& data = *world_->groups().data;
+  loader_ = std::make_unique<Loader>(corpus_->train, config_.train.seed, rows,
+                                     state_.consumed_samples + rows * data.rank(), rows * data.size(),
+                                     static_cast<int>(microbatches()) + 1);
 }
 
 ExitCode Trainer::run() {
   install_stop_handlers();
+  meet();
+  try {
+    const ExitCode code = run_in_world();
+    world_->leave();
+    return code;
+  } catch (const Error& error) {
+    world_->fail(error.code(), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    world_->fail(ExitCode::device, error.what());
+    throw;
+  }
+}
+
+ExitCode Trainer::run_in_world() {
   open_data();
   open_device();
-  RunDirectory::check_writable(config_.run.dir);
+  if (world_->leader()) RunDirectory::check_writable(config_.run.dir);
   find_start();
 
-  const MemoryPlan memory = StepRunner::plan(config_);
+  const MemoryPlan memory = StepRunner::plan(config_, world_->groups().grid);
   log_.line(text("hearth: training in ", config_.run.dir));
-  for (const std::string& line : start_report(config_, *corpus_, *device_, memory, start_sentence()))
+  for (const std::string& line :
+       start_report(config_, world_->groups().grid, *corpus_, *device_, memory, start_sentence()))
     log_.line(line);
 
   open_run();
   build();
   JsonLine start("start");
   start.add("step", state_.step).add("parameters", parameter_count(config_.model));
-  start.add("activation_bytes", static_cast<int64_t>(memory.activations));
-  start.add("memory_bytes", static_cast<int64_t>(memory.total()));
+  start.add("activation_bytes", memory.activations).add("memory_bytes", memory.total());
   start.add("corpus", corpus_->description).add("device", device_->description());
-  start.add("seed", static_cast<int64_t>(config_.train.seed));
-  metrics_->append(start.str());
+  start.add("seed", config_.train.seed).add("world", world_->size());
+  record(start);
 
   try {
     return loop();
   } catch (...) {
-    // Whatever went wrong after a good step, its weights are kept.
-    if (state_.step > saved_step_) save();
+    // Whatever went wrong after a good step, its weights are kept.  With other ranks that would need them
+    // all.
+    if (world_->alone() && state_.step > saved_step_) save();
     throw;
   }
+}
+
+void Trainer::record(const JsonLine& line) {
+  if (metrics_) metrics_->append(line.str());
 }
 
 // ---- the loop
@@ -212,8 +286,8 @@ ExitCode Trainer::run() {
 
 ExitCode Trainer::loop() {
   if (at_end()) {
-    return finish(ExitCode::done, text("the run is complete at step ", with_commas(state_.step),
-                                       "; to go on, raise train.steps above ", config_.train.steps));
+    return finish(ExitCode::done,
+                  text("to go on, raise train.steps above ", config_.train.steps, "; the run is complete"));
   }
   // An evaluation that a stop cut off is made up for, so that a resumed run writes what an unbroken one does.
   if (state_.step > 0 && due(config_.eval.every) && !state_.val_loss) evaluate_now();
@@ -231,9 +305,9 @@ ExitCode Trainer::loop() {
 
 void Trainer::step() {
   const Clock::time_point begin = Clock::now();
-  const int64_t microbatches = config_.train.batch / micro_batch_of(config_.train);
+  world_->set_status(text("step ", state_.step + 1));
   std::vector<HostBatch> batches;
-  for (int64_t i = 0; i < microbatches; ++i)
+  for (int64_t i = 0; i < microbatches(); ++i)
     batches.push_back(loader_->next());
 
   StepInput input;
@@ -241,10 +315,12 @@ void Trainer::step() {
   const double done = static_cast<double>(state_.consumed_samples) / static_cast<double>(config_.train.batch);
   input.learning_rate = learning_rate(config_.optimizer, config_.train.steps, done);
   input.optimizer_step = state_.optimizer_step + 1;
+  input.wish = wish();
   std::function<void()> on_gradients;
   if (!config_.debug.dump_gradients.empty()) on_gradients = [this] { dump_gradients(); };
   const StepResult result = runner_->run(input, batches, on_gradients);
 
+  agreed_stop_ = result.stop;
   state_.step += 1;
   state_.consumed_samples += config_.train.batch;
   state_.optimizer_step += result.finite ? 1 : 0;
@@ -262,13 +338,14 @@ void Trainer::step() {
   m.tokens = state_.consumed_samples * config_.model.context;
   m.tokens_per_second = static_cast<double>(config_.train.batch * config_.model.context) / seconds;
   if (const auto peak = device_->peak_flops(config_.train.precision))
-    m.mfu = flops_per_token(config_.model) * m.tokens_per_second / *peak;
+    m.mfu = flops_per_token(config_.model) * m.tokens_per_second / (*peak * world_->size());
   m.ms = seconds * 1e3;
   m.skipped = !result.finite;
   log_step(m);
 }
 
 void Trainer::log_step(const StepMetrics& m) {
+  if (!world_->leader()) return;
   metrics_->append(step_line(m));
   if (!metrics_->failure().empty() && !metrics_failure_reported_) {
     log_.line("warning: " + metrics_->failure() + "; training goes on");
@@ -317,15 +394,17 @@ void Trainer::save_or_go_on() {
 
 void Trainer::evaluate_now() {
   const Clock::time_point begin = Clock::now();
-  const auto loss = runner_->evaluate(corpus_->val, config_.eval.tokens, [] { return stop_signal() != 0; });
-  if (!loss) return;
-  state_.val_loss = *loss;
-  if (!state_.best_val_loss || *loss < *state_.best_val_loss) state_.best_val_loss = *loss;
+  const EvaluationResult result =
+      runner_->evaluate(corpus_->val, config_.eval.tokens, [this] { return wish(); });
+  agreed_stop_ = result.stop;
+  if (!result.loss) return;
+  const double loss = *result.loss;
+  state_.val_loss = loss;
+  if (!state_.best_val_loss || loss < *state_.best_val_loss) state_.best_val_loss = loss;
   JsonLine line("eval");
-  line.add("step", state_.step).add("val_loss", *loss);
-  metrics_->append(line.str());
-  if (tensorboard_) tensorboard_->scalar("eval/val_loss", state_.step, *loss, wall_time());
-  log_.line(text("step ", state_.step, "  val_loss ", fixed(*loss, 4), "  (",
+  record(line.add("step", state_.step).add("val_loss", loss));
+  if (tensorboard_) tensorboard_->scalar("eval/val_loss", state_.step, loss, wall_time());
+  log_.line(text("step ", state_.step, "  val_loss ", fixed(loss, 4), "  (",
                  human_seconds(seconds_since(begin)), ")"));
 }
 
@@ -343,21 +422,29 @@ void Trainer::sample_now() {
 
 void Trainer::save() {
   if (state_.step == saved_step_) return;
-  if (!runner_->parameters().finite()) {
+  if (!runner_->weights_finite()) {
     log_.line(text("warning: no checkpoint at step ", state_.step, ": the weights are not finite"));
     return;
   }
   const Clock::time_point begin = Clock::now();
-  state_.metrics_bytes = metrics_->bytes();
-  const fs::path path =
-      write_checkpoint(directory_->checkpoints(), state_, runner_->checkpoint_pieces(), *device_);
+  if (metrics_) {
+    metrics_->sync();
+    state_.metrics_bytes = metrics_->bytes();
+  }
+  const fs::path path = write_checkpoint(fs::path(config_.run.dir) / "checkpoints", state_,
+                                         runner_->checkpoint_pieces(), *device_, team());
   saved_step_ = state_.step;
+  if (!world_->leader()) return;
   prune_checkpoints(directory_->checkpoints(), config_.checkpoint.keep);
   JsonLine line("checkpoint");
-  line.add("step", state_.step).add("path", path.string());
-  metrics_->append(line.str());
+  record(line.add("step", state_.step).add("path", path.string()));
   log_.line(
       text("step ", state_.step, "  saved ", path.string(), "  (", human_seconds(seconds_since(begin)), ")"));
+}
+
+CheckpointTeam Trainer::team() {
+  return {world_->rank(), world_->size(), [this](const std::string& mine) { return world_->gather(mine); },
+          [this](const std::string& leaders) { return world_->broadcast(leaders); }};
 }
 
 void Trainer::dump_gradients() {
@@ -373,17 +460,40 @@ void Trainer::dump_gradients() {
 // ---- stopping
 // ---------------------------------------------------------------------------------------------------
 
+// What this rank wants.
+StopWish Trainer::wish() const {
+  switch (stop_signal()) {
+    case 0:
+      break;
+    case SIGTERM:
+      return StopWish::terminate;
+    case SIGINT:
+      return StopWish::interrupt;
+    default:
+      return StopWish::early;
+  }
+  const bool late =
+      config_.train.max_minutes > 0 && seconds_since(started_) >= config_.train.max_minutes * 60;
+  return late ? StopWish::early : StopWish::none;
+}
+
+// Alone, a wish is a decision; with others it is one once all have heard of it.
 std::optional<ExitCode> Trainer::stop_reason() {
-  if (const int signal = stop_signal()) {
-    log_.line(text("stopping on signal ", signal));
-    return exit_code_for(signal);
+  switch (world_->alone() ? wish() : agreed_stop_) {
+    case StopWish::none:
+      break;
+    case StopWish::early:
+      log_.line("stopping: asked to stop early (SIGUSR1 or train.max_minutes)");
+      return ExitCode::stopped_early;
+    case StopWish::interrupt:
+      log_.line("stopping on SIGINT");
+      return ExitCode::interrupted;
+    case StopWish::terminate:
+      log_.line("stopping on SIGTERM");
+      return ExitCode::terminated;
   }
   if (config_.train.stop_after > 0 && state_.step - first_step_ >= config_.train.stop_after) {
     log_.line(text("stopping after ", config_.train.stop_after, " steps (train.stop_after)"));
-    return ExitCode::stopped_early;
-  }
-  if (config_.train.max_minutes > 0 && seconds_since(started_) >= config_.train.max_minutes * 60) {
-    log_.line(text("stopping after ", config_.train.max_minutes, " minutes (train.max_minutes)"));
     return ExitCode::stopped_early;
   }
   return std::nullopt;
@@ -399,7 +509,10 @@ ExitCode Trainer::stop_numerical() {
 
 ExitCode Trainer::finish(ExitCode code, const std::string& why) {
   log_.line(text(why, " at step ", state_.step, " of ", config_.train.steps));
-  log_.line(text("resume with: ", resume_command_));
+  std::string command = resume_command_;
+  const size_t at = command.find(" train ");
+  if (!world_->alone() && at != std::string::npos) command.insert(at, text(" launch -n ", world_->size()));
+  log_.line(text("resume with: ", command));
   return code;
 }
 

@@ -63,16 +63,21 @@ TEST(ConfigCheck, TheModelIsChecked) {
   refused({"--model.channels=60", "--model.heads=4"}, {"15"});
 }
 
-TEST(ConfigCheck, OneRankOnly) {
+// The number of ranks is known only when a run starts; what the model allows is known before.
+TEST(ConfigCheck, LayoutsThatTheModelAllows) {
   accepted({"--parallel.data=1"});
-  accepted({"--parallel.data=-1"});
+  accepted({"--parallel.data=3", "--parallel.zero=1"});
+  accepted({"--parallel.tensor=4", "--parallel.pipeline=4"});
+  accepted({"--parallel.pipeline=2", "--parallel.schedule=interleaved", "--parallel.virtual=2"});
   refused({"--parallel.data=0"}, {"parallel.data = 0"});
-  refused({"--parallel.data=2"}, {"parallel.data = 2", "not built yet"});
-  refused({"--parallel.tensor=2"}, {"parallel.tensor = 2", "not built yet"});
-  refused({"--parallel.pipeline=2"}, {"parallel.pipeline = 2", "not built yet"});
-  refused({"--parallel.virtual=2"}, {"parallel.virtual = 2", "not built yet"});
+  refused({"--parallel.tensor=3"}, {"parallel.tensor = 3", "4 key/value heads", "1, 2, 4"});
+  refused({"--parallel.pipeline=5"}, {"parallel.pipeline = 5", "model.layers = 4"});
+  refused({"--parallel.pipeline=3", "--parallel.schedule=interleaved", "--parallel.virtual=2"},
+          {"6 parts", "4"});
+  refused({"--parallel.virtual=2"}, {"parallel.virtual = 2", "interleaved"});
+  refused({"--parallel.schedule=interleaved"}, {"interleaved", "at least 2"});
   refused({"--parallel.sequence=true"}, {"parallel.sequence", "not built yet"});
-  refused({"--parallel.zero=1"}, {"parallel.zero = 1", "not built yet"});
+  refused({"--parallel.transport=nccl"}, {"nccl", "not built yet"});
 }
 
 TEST(ConfigCheck, PrecisionFitsTheDevice) {

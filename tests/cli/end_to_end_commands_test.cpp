@@ -15,7 +15,7 @@ using testing::Outcome;
 using testing::run_program;
 using testing::train_run;
 
-TEST(Train, LearnsAndWritesWhatItPromises) {
+TEST(TrainCommand, LearnsAndWritesWhatItPromises) {
   TempDir dir;
   const fs::path run = dir / "run";
   const Outcome outcome = run_program(hearth({"train", "configs/tiny.toml", "--run.dir=" + run.string()}));
@@ -53,7 +53,7 @@ TEST(Train, LearnsAndWritesWhatItPromises) {
   EXPECT_EQ(metrics(again, "step"), steps);
 }
 
-TEST(Train, PrintConfigIsAConfig) {
+TEST(TrainCommand, PrintConfigIsAConfig) {
   TempDir dir;
   const Outcome printed =
       run_program(hearth({"train", "configs/tiny.toml", "--train.steps=77", "--print-config"}));
@@ -68,7 +68,7 @@ TEST(Train, PrintConfigIsAConfig) {
     EXPECT_NE(again.output.find(key), std::string::npos) << key;
 }
 
-TEST(Train, GradientsCanBeDumped) {
+TEST(TrainCommand, GradientsCanBeDumped) {
   TempDir dir;
   const fs::path dump = dir / "gradients";
   const Outcome outcome =
@@ -79,13 +79,13 @@ TEST(Train, GradientsCanBeDumped) {
   EXPECT_NE(inspected.output.find("h.1.attn.k.weight"), std::string::npos) << inspected.output;
 }
 
-TEST(Train, StopsAfterMinutes) {
+TEST(TrainCommand, StopsAfterMinutes) {
   TempDir dir;
   const Outcome outcome = train_run(dir / "run", {"--train.steps=1000000", "--train.max_minutes=0.01"});
   EXPECT_EQ(outcome.code, 75) << outcome.output.substr(0, 2000);
 }
 
-TEST(Generate, IsAFunctionOfTheSeed) {
+TEST(GenerateCommand, IsAFunctionOfTheSeed) {
   TempDir dir;
   ASSERT_EQ(train_run(dir / "run").code, 0);
   const auto text = [&](const char* seed, const char* temperature) {
@@ -101,7 +101,7 @@ TEST(Generate, IsAFunctionOfTheSeed) {
   EXPECT_EQ(text("1", "0"), text("2", "0"));
 }
 
-TEST(Eval, GivesTheTrainersLoss) {
+TEST(EvalCommand, GivesTheTrainersLoss) {
   TempDir dir;
   ASSERT_EQ(train_run(dir / "run", {"--eval.tokens=0"}).code, 0);
   const double loss = metrics(dir / "run", "eval").back().at("val_loss");
@@ -112,7 +112,7 @@ TEST(Eval, GivesTheTrainersLoss) {
   EXPECT_NE(outcome.output.find(digits), std::string::npos) << outcome.output << " lacks " << digits;
 }
 
-TEST(Prepare, ShardsTrainLikeTheTextTheyCameFrom) {
+TEST(PrepareCommand, ShardsTrainLikeTheTextTheyCameFrom) {
   TempDir dir;
   const fs::path out = dir / "shards";
   const Outcome prepared = run_program(hearth(
@@ -130,7 +130,7 @@ TEST(Prepare, ShardsTrainLikeTheTextTheyCameFrom) {
   }
 }
 
-TEST(Help, EveryCommandHasIt) {
+TEST(HelpCommand, EveryCommandHasIt) {
   EXPECT_EQ(run_program(hearth({"--help"})).code, 0);
   EXPECT_EQ(run_program(hearth({"--version"})).code, 0);
   EXPECT_EQ(run_program(hearth({})).code, 2);

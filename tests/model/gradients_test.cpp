@@ -45,7 +45,7 @@ TEST_P(ModelGradients, MatchCentralDifferences) {
   for (const Parameter& p : h.parameters.all()) {
     const std::string& name = p.spec.name;
     const Values& g = gradients.at(name);
-    const Values w = testing::to_host(*device, p.master);
+    const Values w = testing::to_host(*device, p.weight);
     const int64_t row = p.spec.shape.rank() > 1 ? p.spec.shape[1] : 1;
     const int64_t real = p.spec.init_rows >= 0 ? p.spec.init_rows * row : p.spec.shape.elements();
     for (int direction = 0; direction < 2; ++direction) {

@@ -71,7 +71,7 @@ struct Harness {
         params_buffer(d, sizeof(StepParams)) {
     d.ops().set_step_params(static_cast<const StepParams*>(params_buffer.data()));
     set_step({});
-    parameters.initialize(7);
+    initialize(7);
   }
 
   static StageOptions options(const ModelConfig& m, Precision precision, Recompute recompute, int64_t rows,
@@ -92,24 +92,40 @@ struct Harness {
     device.synchronize();
   }
 
-  // Overwrites a parameter's master (and compute) weight.
-  void set_weight(const std::string& name, const Values& values) {
-    const Parameter& p = parameters.at(name);
-    if (p.master.dtype == DType::f64) {
-      device.copy_in(p.master, values.data());
-    } else {
-      const std::vector<float> narrow(values.begin(), values.end());
-      device.copy_in(p.master, narrow.data());
+  void initialize(uint64_t seed) {
+    for (const Parameter& p : parameters.all()) {
+      const Buffer buffer(device, static_cast<size_t>(p.weight.elements()) * sizeof(double));
+      const Tensor values(buffer.data(), master_dtype(parameters.precision()), p.local.shape);
+      write_initial_values(device, p, seed, 0, values);
+      device.ops().cast(values, p.weight);
       device.synchronize();
     }
-    parameters.round_masters();
-    device.synchronize();
+    parameters.clear_gradients();
+  }
+
+  // Overwrites a parameter's weight, rounded to its type.
+  void set_weight(const std::string& name, const Values& values) {
+    const Tensor& weight = parameters.at(name).weight;
+    const auto write = [&](auto zero) {
+      std::vector<decltype(zero)> typed;
+      for (double v : values) {
+        if constexpr (std::is_same_v<decltype(zero), bf16>)
+          typed.push_back(bf16(static_cast<float>(v)));
+        else
+          typed.push_back(static_cast<decltype(zero)>(v));
+      }
+      device.copy_in(weight, typed.data());
+      device.synchronize();
+    };
+    if (weight.dtype == DType::f64) write(0.0);
+    if (weight.dtype == DType::f32) write(0.0f);
+    if (weight.dtype == DType::bf16) write(bf16{});
   }
 
   // Adds N(0, std) noise to everything that is not padding: biases and norms leave their special values.
   void perturb(double std) {
     for (const Parameter& p : parameters.all()) {
-      Values w = to_host(device, p.master);
+      Values w = to_host(device, p.weight);
       const int64_t row = p.spec.shape.rank() > 1 ? p.spec.shape[1] : 1;
       const int64_t real = p.spec.init_rows >= 0 ? p.spec.init_rows * row : p.spec.shape.elements();
       for (int64_t i = 0; i < real; ++i)

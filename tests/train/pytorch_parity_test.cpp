@@ -34,12 +34,12 @@ Values initial_weight(const ParamSpec& spec, uint32_t k, int64_t real) {
   return w;
 }
 
-void set_master(Device& device, const Parameter& p, const Values& values) {
+void set_weight(Device& device, const Parameter& p, const Values& values) {
   const std::vector<float> narrow(values.begin(), values.end());
-  if (p.master.dtype == DType::f64)
-    device.copy_in(p.master, values.data());
+  if (p.weight.dtype == DType::f64)
+    device.copy_in(p.weight, values.data());
   else
-    device.copy_in(p.master, narrow.data());
+    device.copy_in(p.weight, narrow.data());
   device.synchronize();
 }
 
@@ -82,8 +82,9 @@ TEST_P(PytorchParity, LossGradientsAndUpdates) {
   config.train.batch = 2;
   config.train.precision = GetParam().precision;
   auto device = std::string(GetParam().device) == "cpu" ? make_cpu_device(2) : make_reference_device();
-  StepRunner runner(config, *device);
-  runner.parameters().initialize(1);
+  const ProcessGroups groups;
+  StepRunner runner(config, *device, groups);
+  runner.initialize();
   const json& tensors = frozen.at("parameters");
   EXPECT_EQ(tensors.size(), runner.parameters().all().size());
   const auto with_size = [&](const Parameter& p, const char* what) {
@@ -94,10 +95,9 @@ TEST_P(PytorchParity, LossGradientsAndUpdates) {
   };
   for (const Parameter& p : runner.parameters().all()) {
     const json summary = with_size(p, "initial");
-    set_master(*device, p, initial_weight(p.spec, tensors.at(p.spec.name).at("k"), summary.at("real")));
-    expect_summary(testing::to_host(*device, p.master), summary, 1e-6, summary.at("norm"), p.spec.name);
+    set_weight(*device, p, initial_weight(p.spec, tensors.at(p.spec.name).at("k"), summary.at("real")));
+    expect_summary(testing::to_host(*device, p.weight), summary, 1e-6, summary.at("norm"), p.spec.name);
   }
-  runner.parameters().round_masters();
 
   HostBatch batch;
   batch.rows = 2;
@@ -126,7 +126,7 @@ TEST_P(PytorchParity, LossGradientsAndUpdates) {
       // anywhere.
       if (p.spec.name.find("attn.k.bias") != std::string::npos) continue;
       const json summary = with_size(p, "after_steps");
-      expect_summary(testing::to_host(*device, p.master), summary, bound, summary.at("norm"),
+      expect_summary(testing::to_host(*device, p.weight), summary, bound, summary.at("norm"),
                      p.spec.name + " after 3 steps");
     }
   }

@@ -1,4 +1,4 @@
-// The dropout mask of device/dropout.h, made sixteen Philox blocks at a time: equal bits, in vector
+// The dropout mask of device/dropout.h, made 32 Philox blocks at a time: equal bits, in vector
 // registers.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace hearth::cpu {
 
 // The mask of one [N, C] operand; plain data, so that kernels can capture it by value.
 struct DropoutRows {
-  static constexpr int blocks = 16;         // made at once
+  static constexpr int blocks = 32;         // made at once
   static constexpr int batch = 4 * blocks;  // elements of a batch
 
   bool active = false;
@@ -42,12 +42,14 @@ struct DropoutRows {
 
   // The factors (0 or scale) of elements 4 * block ... of a sample.
   [[gnu::always_inline]] inline void make_batch(uint64_t block, uint64_t sample, float* out) const {
-    uint32_t c0[blocks], c1[blocks], c2[blocks], c3[blocks];
+    // Words of 32 bits in lanes of 64, which is what the vector multiplication reads and writes.
+    constexpr uint64_t low = 0xffffffffu;
+    uint64_t c0[blocks], c1[blocks], c2[blocks], c3[blocks];
     for (int i = 0; i < blocks; ++i) {
-      c0[i] = static_cast<uint32_t>(block + i);
-      c1[i] = static_cast<uint32_t>((block + i) >> 32);
-      c2[i] = static_cast<uint32_t>(sample);
-      c3[i] = static_cast<uint32_t>(sample >> 32);
+      c0[i] = (block + i) & low;
+      c1[i] = (block + i) >> 32;
+      c2[i] = sample & low;
+      c3[i] = sample >> 32;
     }
     PhiloxKey k = key;
     for (int round = 0; round < 10; ++round) {
@@ -55,12 +57,10 @@ struct DropoutRows {
       for (int i = 0; i < blocks; ++i) {
         const uint64_t p0 = uint64_t{0xD2511F53u} * c0[i];
         const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[i];
-        const uint32_t next0 = static_cast<uint32_t>(p1 >> 32) ^ c1[i] ^ k.lo;
-        const uint32_t next2 = static_cast<uint32_t>(p0 >> 32) ^ c3[i] ^ k.hi;
-        c0[i] = next0;
-        c1[i] = static_cast<uint32_t>(p1);
-        c2[i] = next2;
-        c3[i] = static_cast<uint32_t>(p0);
+        c0[i] = (p1 >> 32) ^ c1[i] ^ k.lo;
+        c2[i] = (p0 >> 32) ^ c3[i] ^ k.hi;
+        c1[i] = p1 & low;
+        c3[i] = p0 & low;
       }
       k.lo += 0x9E3779B9u;
       k.hi += 0xBB67AE85u;

@@ -1,0 +1,78 @@
+#include "parallel/world.h"
+
+namespace hearth {
+
+namespace {
+
+// The size of the data axis, or a sentence with the arithmetic.
+int64_t data_size(const WorldOptions& o, int64_t world) {
+  const int64_t model_ranks = o.tensor * o.pipeline;
+  const bool fits = o.data > 0 ? model_ranks * o.data == world : world % model_ranks == 0;
+  if (fits) return world / model_ranks;
+  const std::string wanted = o.data > 0 ? text(" x parallel.data ", o.data, " = ", model_ranks * o.data) : "";
+  const int64_t below = world / model_ranks * model_ranks;
+  fail_usage("this run has ", world, world == 1 ? " process" : " processes", ", but parallel.tensor ",
+             o.tensor, " x parallel.pipeline ", o.pipeline, wanted,
+             o.data > 0 ? text("; start it with `hearth launch -n ", model_ranks * o.data, "`")
+                        : text("; start a multiple of ", model_ranks, ", such as ",
+                               below > 0 ? text(below, " or ") : std::string(), below + model_ranks));
+}
+
+}  // namespace
+
+World::World(const WorldOptions& options) {
+  const Rendezvous where = find_rendezvous([](const std::string&) { return std::nullopt; });
+  const int64_t data = data_size(options, where.world);
+  groups_.grid = Grid(static_cast<int>(options.tensor), static_cast<int>(data),
+                      static_cast<int>(options.pipeline), where.rank);
+  if (where.world == 1) return;
+
+  ControlOptions control;
+  control.where = where;
+  control.build = options.build;
+  control.config = options.config;
+  control.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
+  control.log = options.log;
+  control_ = std::make_unique<ControlPlane>(control);
+  fabric_ = std::make_unique<GlooFabric>(*control_);
+  const auto connect = [this](Axis axis, std::unique_ptr<Communicator>& communicator) {
+    if (groups_.grid.size(axis) > 1) communicator = fabric_->connect(name_of(axis), groups_.grid.group(axis));
+  };
+  connect(Axis::tensor, groups_.tensor);
+  connect(Axis::data, groups_.data);
+  connect(Axis::pipeline, groups_.pipeline);
+}
+
+std::vector<std::string> World::gather(const std::string& mine) {
+  if (alone()) return {mine};
+  const std::string key = text("gather/", exchanges_++, "/");
+  if (!leader()) {
+    control_->put(key + std::to_string(rank()), mine);
+    return {};
+  }
+  std::vector<std::string> all{mine};
+  for (int r = 1; r < size(); ++r)
+    all.push_back(control_->get(key + std::to_string(r)));
+  return all;
+}
+
+std::string World::broadcast(const std::string& leaders) {
+  if (alone()) return leaders;
+  const std::string key = text("broadcast/", exchanges_++);
+  if (leader()) control_->put(key, leaders);
+  return leader() ? leaders : control_->get(key);
+}
+
+void World::set_status(const std::string& status) {
+  if (control_) control_->set_status(status);
+}
+
+void World::fail(ExitCode code, const std::string& reason) noexcept {
+  if (control_) control_->fail(code, reason);
+}
+
+void World::leave() {
+  if (control_) control_->leave();
+}
+
+}  // namespace hearth
