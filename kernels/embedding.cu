@@ -140,7 +140,8 @@ __device__ __forceinline__ int append_entries(const Scatter& p, int64_t begin, i
     return shared_memory() + counts_offset + static_cast<SharedAddress>(warp * 4);
   };
   if (lane_index() == warp_size - 1) shared_store(warp_count(warp_index()), before);
-  __syncthreads();  // the warps' counts are visible
+  __syncthreads();  // (a) the warps' counts are visible (b) all are done with the list that is overwritten
+                    // below
   int at = count + before - matches;
   for (int warp = 0; warp < scatter_warps; ++warp) {
     const int warp_matches = shared_load<int>(warp_count(warp));
@@ -230,7 +231,6 @@ __global__ void __launch_bounds__(scatter_threads, 2) scatter_kernel(const __gri
     if (!last && count + segment <= capacity) continue;
     add_list(p, count);
     count = 0;
-    __syncthreads();  // all are done with the list
   }
 }
 
