@@ -26,14 +26,30 @@ CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-res
 LDFLAGS_ALL := $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8 -lgloo
 
-SRC := $(sort $(shell find src -name '*.cpp'))
+SRC := $(sort $(shell find src -name '*.cpp' -not -path 'src/device/cuda/*'))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
-TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*'))
+TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*' \
+  -not -path 'tests/emulator/*' -not -path 'tests/kernels/*'))
 TEST_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(TEST_SRC))
 FUZZ_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/fuzz/*.cpp)))
 BENCH_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.cpp)))
 
-.PHONY: all help setup quickstart test test-long bench lint format clean FORCE
+# CUDA kernels on the CPU: kernels/*.cu compiled by the host compiler against the SIMT emulator (tests/emulator), which
+# also stands in for the CUDA runtime.  `emulated` is the plain build; `checked` compiles the kernels and their tests so
+# that the race detector sees every access to global memory (the __tsan_* calls are the emulator's, libtsan is not used).
+KERNELS := $(sort $(wildcard kernels/*.cu))
+EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard tests/emulator/*.cpp)))
+KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp))
+EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
+CHECK_FLAGS := -fsanitize=thread -Wno-tsan
+CUDA_HOST := $(sort $(wildcard src/device/cuda/*.cpp))
+EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
+EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))
+CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(CUDA_HOST)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))
+
+FORMATTED := '*.cpp' '*.h' '*.cu' '*.cuh'
+
+.PHONY: all help emulated setup quickstart test test-long bench lint format clean FORCE
 .DEFAULT_GOAL := all
 
 all: setup  ## build build/hearth (installs what is missing first)
@@ -50,25 +66,30 @@ quickstart: all  ## fetch a small real corpus, train a small GPT on it, print a 
 	@scripts/quickstart.sh
 
 test: setup  ## build and run all tests
-	@$(MAKE) --no-print-directory $(BUILD)/hearth $(BUILD)/hearth-tests
+	@$(MAKE) --no-print-directory $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests
 	@tests/run.sh $(BUILD)
 
 test-long: setup  ## soak, fuzz, kill loops, full matrices
 	@$(MAKE) --no-print-directory $(BUILD)/hearth $(BUILD)/hearth-tests
 	@tests/run_long.sh $(BUILD)
 
+emulated: setup  ## build build/hearth-emulated: device.kind = "cuda" on the CPU, through the SIMT emulator
+	@$(MAKE) --no-print-directory $(BUILD)/hearth-emulated
+
 bench: setup  ## build build/hearth-bench, the microbenchmarks
 	@$(MAKE) --no-print-directory $(BUILD)/hearth-bench
 
-lint: setup  ## formatting, and a build with warnings as errors
-	@git ls-files '*.cpp' '*.h' | xargs clang-format --dry-run -Werror
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/lint WERROR=1 $(BUILD)/lint/hearth $(BUILD)/lint/hearth-tests
+lint: setup  ## formatting, a build with warnings as errors, and nvcc for every architecture where there is one
+	@git ls-files $(FORMATTED) | xargs clang-format --dry-run -Werror
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/lint WERROR=1 $(BUILD)/lint/hearth $(BUILD)/lint/hearth-tests $(BUILD)/lint/hearth-kernel-tests
+	@tests/kernels/ptxas.sh
 
 format:  ## apply clang-format to every source file
-	@git ls-files '*.cpp' '*.h' | xargs clang-format -i
+	@git ls-files $(FORMATTED) | xargs clang-format -i
 
 clean:  ## delete what was built
-	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-bench $(BUILD)/lint
+	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-bench $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
+	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/lint
 
 $(BUILD)/hearth: $(BUILD)/obj/src/main.o $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
@@ -78,6 +99,16 @@ $(BUILD)/hearth-tests: $(TEST_OBJ) $(BUILD)/libhearth.a
 
 $(BUILD)/hearth-bench: $(BENCH_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lbenchmark
+
+# The objects of src/device/cuda come before the library, so that their make_cuda_device is linked and not its stand-in.
+$(BUILD)/hearth-emulated: $(BUILD)/obj/src/main.o $(EMULATED_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
+
+$(BUILD)/hearth-kernel-tests: $(EMULATED_OBJ) $(EMULATED_TEST_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
+
+$(BUILD)/hearth-kernel-tests-checked: $(CHECKED_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
 
 # The parsers under mutated input; `make test-long` builds it with sanitizers.
 $(BUILD)/hearth-fuzz: $(FUZZ_OBJ) $(BUILD)/libhearth.a
@@ -91,9 +122,26 @@ $(BUILD)/obj/%.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) -c $< -o $@
 
+$(BUILD)/obj/emulated/%.cpp.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
+
+$(BUILD)/obj/emulated/%.cu.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL) -x c++ -c $< -o $@
+
+$(BUILD)/obj/checked/%.cpp.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
+
+$(BUILD)/obj/checked/%.cu.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -x c++ -c $< -o $@
+
 # The flags of the last build: rewritten only when they change, so that a change rebuilds everything.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CXX) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CXX) $(CXXFLAGS_ALL)' > $@
 
+-include $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
 -include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/obj/src/main.d

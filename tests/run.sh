@@ -15,6 +15,7 @@ logs=$build/test-logs
 cores=$(nproc)
 shards=${SHARDS:-$((cores < 2 ? cores : 2))}
 export HEARTH_BINARY=${HEARTH_BINARY:-$build/hearth}
+export HEARTH_EMULATED=${HEARTH_EMULATED:-$build/hearth-emulated}
 
 if [[ ! -x $program ]]; then
   echo "tests/run.sh: there is no $program; run 'make test'." >&2
@@ -51,19 +52,36 @@ digest='
 
 rm -rf "$logs"
 mkdir -p "$logs"
-echo "running $program in $shards shard(s), output in $logs"
-for ((shard = 0; shard < shards; ++shard)); do
+
+# run_shard NAME PROGRAM COUNT INDEX [OPTION...]: in the background.
+run_shard() {
+  local name=$1 program=$2 count=$3 index=$4
+  shift 4
   (
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
-      timeout -k 10 "${TEST_TIMEOUT:-1500}" "$program" --gtest_color=no "$@" </dev/null >"$logs/shard-$shard.txt" 2>&1
-    echo $? >"$logs/status-$shard"
+    GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$index \
+      timeout -k 10 "${TEST_TIMEOUT:-1500}" "$program" --gtest_color=no "$@" </dev/null >"$logs/shard-$name.txt" 2>&1
+    echo $? >"$logs/status-$name"
   ) 2>/dev/null &
+}
+
+echo "running $program in $shards shard(s), output in $logs"
+names=()
+for ((shard = 0; shard < shards; ++shard)); do
+  run_shard "$shard" "$program" "$shards" "$shard" "$@"
+  names+=("$shard")
 done
 wait
+# The CUDA kernels on the emulator use all cores by themselves.
+if [[ -x $build/hearth-kernel-tests ]]; then
+  echo "running $build/hearth-kernel-tests"
+  run_shard kernels "$build/hearth-kernel-tests" 1 0 "$@"
+  names+=(kernels)
+  wait
+fi
 
 passed=0 failed=0 skipped=0
-for ((shard = 0; shard < shards; ++shard)); do
-  awk -v shard=$shard -v status="$(<"$logs/status-$shard")" -v counts="$logs/counts-$shard" -v slow="$logs/times" \
+for shard in "${names[@]}"; do
+  awk -v shard="$shard" -v status="$(<"$logs/status-$shard")" -v counts="$logs/counts-$shard" -v slow="$logs/times" \
     "$digest" "$logs/shard-$shard.txt"
   read -r p f s <"$logs/counts-$shard"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))

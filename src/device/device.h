@@ -94,6 +94,9 @@ struct DeviceConfig {
 
 std::unique_ptr<Device> make_reference_device();
 std::unique_ptr<Device> make_cpu_device(int threads);
+std::unique_ptr<Device> make_cuda_device();
+// Why no GPU can be used, or nothing when one can.
+std::optional<std::string> cuda_unavailable();
 // The device that `config` names.  auto takes a usable GPU, else the CPU.  Throws Error(usage) for an unknown
 // kind and Error(device) when a GPU is asked for and none can be used.
 std::unique_ptr<Device> make_device(const DeviceConfig& config);

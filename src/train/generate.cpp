@@ -104,8 +104,11 @@ void load_weights(const CheckpointReader& checkpoint, const ParameterSet& parame
 LoadedModel load_model(const CheckpointReader& checkpoint, const RunConfig& config, Device& device) {
   LoadedModel loaded;
   loaded.model = config.model;
-  loaded.precision = config.train.precision;
-  if (device.unsupported(loaded.precision)) loaded.precision = Precision::fp32;
+  // The precision of the training, or the nearest one that the device has.
+  for (Precision precision : {config.train.precision, Precision::fp32, Precision::bf16}) {
+    loaded.precision = precision;
+    if (!device.unsupported(precision)) break;
+  }
   loaded.parameters = std::make_unique<ParameterSet>(device, parameter_table(config.model), loaded.precision,
                                                      ParameterSet::Purpose::inference);
   load_weights(checkpoint, *loaded.parameters, device);

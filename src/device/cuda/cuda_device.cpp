@@ -1,0 +1,176 @@
+#include "device/cuda/cuda_device.h"
+
+#include <cstring>
+
+#include "base/text.h"
+
+namespace hearth {
+
+namespace cuda {
+
+void require(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  fail_device(what, " failed: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")");
+}
+
+StagingRing::StagingRing() {
+  require(cudaMallocHost(&memory_, slots * slot_bytes), "allocating pinned host memory");
+  for (cudaEvent_t& event : done_)
+    require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+}
+
+StagingRing::~StagingRing() {
+  for (cudaEvent_t event : done_)
+    if (event) cudaEventDestroy(event);
+  cudaFreeHost(memory_);
+}
+
+void StagingRing::copy(void* device, const void* host, size_t bytes, cudaStream_t stream) {
+  const size_t slot = static_cast<size_t>(next_);
+  next_ = (next_ + 1) % slots;
+  if (used_[slot]) require(cudaEventSynchronize(done_[slot]), "waiting for a copy");
+  void* staged = static_cast<std::byte*>(memory_) + slot * slot_bytes;
+  std::memcpy(staged, host, bytes);
+  require(cudaMemcpyAsync(device, staged, bytes, cudaMemcpyHostToDevice, stream), "copying to the GPU");
+  require(cudaEventRecord(done_[slot], stream), "recording an event");
+  used_[slot] = true;
+}
+
+namespace {
+
+// Dense bf16 peaks of the datasheets, FLOP/s.  MFU is unknown for other GPUs.
+struct Peak {
+  const char* name;
+  double flops;
+};
+constexpr Peak peaks[] = {
+    {"H200", 989.5e12},     {"H100 PCIe", 756e12},  {"H100", 989.5e12},  {"GH200", 989.5e12},
+    {"A100", 312e12},       {"A10G", 70e12},        {"A10", 125e12},     {"L40S", 362e12},
+    {"L4", 121e12},         {"RTX 4090", 165.2e12}, {"RTX 3090", 71e12}, {"B200", 2250e12},
+    {"RTX 5090", 209.5e12},
+};
+
+constexpr size_t event_count = 256;
+
+}  // namespace
+
+CudaDevice::CudaDevice(int index) {
+  require(cudaSetDevice(index), "choosing the GPU");
+  cudaDeviceProp properties;
+  require(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
+  name_ = properties.name;
+  if (properties.major < 8)
+    fail_device("GPU ", index, " (", name_, ") is sm_", properties.major, properties.minor,
+                "; the kernels need sm_80 or newer; use device.kind = \"cpu\"");
+  description_ = text("cuda, ", name_, ", sm_", properties.major, properties.minor, ", ",
+                      human_bytes(properties.totalGlobalMem));
+  for (cudaStream_t& stream : streams_)
+    require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+  events_.resize(event_count);
+  for (cudaEvent_t& event : events_)
+    require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+  staging_ = std::make_unique<StagingRing>();
+  ops_ = std::make_unique<CudaOps>(stream(Stream::compute));
+}
+
+CudaDevice::~CudaDevice() {
+  for (cudaStream_t stream : streams_)
+    if (stream) cudaStreamSynchronize(stream);
+  ops_.reset();
+  staging_.reset();
+  for (cudaEvent_t event : events_)
+    if (event) cudaEventDestroy(event);
+  for (cudaStream_t stream : streams_)
+    if (stream) cudaStreamDestroy(stream);
+}
+
+std::optional<std::string> CudaDevice::unsupported(Precision precision) const {
+  if (precision == Precision::bf16) return std::nullopt;
+  return "the CUDA kernels compute in bf16 with fp32 accumulation; use train.precision = \"bf16\", or "
+         "device.kind = "
+         "\"cpu\"";
+}
+
+void* CudaDevice::allocate(size_t bytes) {
+  void* address = nullptr;
+  const cudaError_t status = cudaMalloc(&address, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail_device("the run needs ", human_bytes(bytes), " of GPU memory in one piece and ",
+                human_bytes(*free_bytes()), " are free on ", name_,
+                "; use a smaller train.micro_batch, or train.recompute = \"block\"");
+  }
+  require(status, "allocating GPU memory");
+  return address;
+}
+
+void CudaDevice::release(void* address, size_t) noexcept {
+  cudaStreamSynchronize(stream(Stream::compute));
+  cudaFree(address);
+}
+
+void CudaDevice::copy_in(const Tensor& to, const void* host) {
+  check(to.contiguous(), "copy into a tensor with gaps");
+  const size_t bytes = static_cast<size_t>(to.bytes());
+  if (bytes <= StagingRing::slot_bytes) return staging_->copy(to.data, host, bytes, stream(Stream::compute));
+  require(cudaMemcpyAsync(to.data, host, bytes, cudaMemcpyHostToDevice, stream(Stream::compute)),
+          "copying to the GPU");
+}
+
+void CudaDevice::copy_out(void* host, const Tensor& from) {
+  check(from.contiguous(), "copy out of a tensor with gaps");
+  require(cudaMemcpyAsync(host, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToHost,
+                          stream(Stream::compute)),
+          "copying from the GPU");
+  require(cudaStreamSynchronize(stream(Stream::compute)), "waiting for the GPU");
+}
+
+void CudaDevice::synchronize() {
+  for (cudaStream_t stream : streams_)
+    require(cudaStreamSynchronize(stream), "waiting for the GPU");
+}
+
+Event CudaDevice::record(Stream which) {
+  const size_t index = next_event_;
+  next_event_ = (next_event_ + 1) % events_.size();
+  require(cudaEventRecord(events_[index], stream(which)), "recording an event");
+  return {index + 1};
+}
+
+void CudaDevice::wait(Stream which, Event event) {
+  if (event.id == 0) return;
+  require(cudaStreamWaitEvent(stream(which), events_[event.id - 1], 0), "waiting for an event");
+}
+
+std::optional<double> CudaDevice::peak_flops(Precision) const {
+  for (const Peak& peak : peaks)
+    if (name_.find(peak.name) != std::string::npos) return peak.flops;
+  return std::nullopt;
+}
+
+std::optional<uint64_t> CudaDevice::free_bytes() const {
+  size_t free = 0, total = 0;
+  require(cudaMemGetInfo(&free, &total), "asking for free GPU memory");
+  return free;
+}
+
+}  // namespace cuda
+
+std::optional<std::string> cuda_unavailable() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return std::nullopt;
+  cudaGetLastError();
+  if (status == cudaErrorInsufficientDriver) return "the NVIDIA driver is older than this program's CUDA";
+  if (status == cudaErrorStubLibrary) return "only a stub of the NVIDIA driver is installed";
+  if (status == cudaErrorNoDevice || status == cudaSuccess) return "there is no NVIDIA GPU";
+  return text("CUDA cannot start: ", cudaGetErrorString(status));
+}
+
+std::unique_ptr<Device> make_cuda_device() {
+  if (const auto why = cuda_unavailable())
+    fail_device("device.kind = \"cuda\": ", *why, "; use device.kind = \"cpu\" or \"auto\"");
+  return std::make_unique<cuda::CudaDevice>(0);
+}
+
+}  // namespace hearth

@@ -1,0 +1,72 @@
+// The cuda device: one GPU, its streams, and the operations of a GPT on it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "device/cuda/cuda_ops.h"
+#include "device/device.h"
+
+namespace hearth::cuda {
+
+// Throws Error(device) that says what failed and what CUDA says about it.
+void require(cudaError_t status, const char* what);
+
+// Small host-to-device copies go through pinned memory of our own, so that the caller's memory is free at
+// once and nothing waits: slots are used in turn, each again when its last copy has ended.
+class StagingRing {
+ public:
+  static constexpr size_t slot_bytes = 64 << 10;
+
+  StagingRing();
+  ~StagingRing();
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
+
+  void copy(void* device, const void* host, size_t bytes, cudaStream_t stream);
+
+ private:
+  static constexpr int slots = 32;
+  void* memory_ = nullptr;
+  std::array<cudaEvent_t, slots> done_{};
+  std::array<bool, slots> used_{};
+  int next_ = 0;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int index);
+  ~CudaDevice() override;
+
+  std::string kind() const override { return "cuda"; }
+  std::string description() const override { return description_; }
+  Ops& ops() override { return *ops_; }
+  bool host_memory() const override { return false; }
+  std::optional<std::string> unsupported(Precision precision) const override;
+
+  void* allocate(size_t bytes) override;
+  void release(void* address, size_t bytes) noexcept override;
+  void copy_in(const Tensor& to, const void* host) override;
+  void copy_out(void* host, const Tensor& from) override;
+  void synchronize() override;
+  Event record(Stream stream) override;
+  void wait(Stream stream, Event event) override;
+
+  std::optional<double> peak_flops(Precision precision) const override;
+  std::optional<uint64_t> free_bytes() const override;
+
+ private:
+  cudaStream_t stream(Stream which) const { return streams_[static_cast<size_t>(which)]; }
+
+  std::string name_, description_;
+  std::array<cudaStream_t, 3> streams_{};
+  std::vector<cudaEvent_t> events_;  // Event::id is an index + 1; used in turn
+  size_t next_event_ = 0;
+  std::unique_ptr<StagingRing> staging_;
+  std::unique_ptr<CudaOps> ops_;
+};
+
+}  // namespace hearth::cuda

@@ -1,0 +1,14 @@
+// The CUDA device of a build without CUDA: it says so.  A build with CUDA links src/device/cuda in front of it.
+#include "device/device.h"
+
+namespace hearth {
+
+std::optional<std::string> cuda_unavailable() {
+  return "this build has no CUDA (build with `make ARCHS=\"80 90a\"` where nvcc is installed)";
+}
+
+std::unique_ptr<Device> make_cuda_device() {
+  fail_device("device.kind = \"cuda\": ", *cuda_unavailable(), "; use device.kind = \"cpu\" or \"auto\"");
+}
+
+}  // namespace hearth

@@ -1,0 +1,104 @@
+// The CUDA backend without a GPU: the executable whose kernels run on the emulator trains like the CPU.
+#include <gtest/gtest.h>
+
+#include "support/train_run.h"
+
+namespace hearth {
+namespace {
+
+using testing::metrics;
+using testing::Outcome;
+using testing::run_program;
+using testing::Words;
+
+std::string emulated_binary() {
+  const char* path = std::getenv("HEARTH_EMULATED");
+  return path ? path : "build/hearth-emulated";
+}
+
+Outcome train_on(const std::string& binary, const fs::path& run, const Words& more) {
+  Words words{binary,
+              "train",
+              "configs/tiny.toml",
+              "--run.dir=" + run.string(),
+              "--eval.every=0",
+              "--sample.every=0",
+              "--train.precision=bf16"};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_program(words);
+}
+
+// Losses within 0.5% of the CPU's, gradient norms within 1%.
+void expect_same_course(const fs::path& a, const fs::path& b) {
+  const auto emulated = metrics(a, "step");
+  const auto cpu = metrics(b, "step");
+  ASSERT_EQ(emulated.size(), cpu.size());
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    const double loss = cpu[i].at("loss");
+    const double norm = cpu[i].at("grad_norm");
+    EXPECT_NEAR(emulated[i].at("loss").get<double>(), loss, 5e-3 * loss) << "step " << i + 1;
+    EXPECT_NEAR(emulated[i].at("grad_norm").get<double>(), norm, 1e-2 * norm) << "step " << i + 1;
+  }
+}
+
+TEST(Cuda, TrainsLikeTheCpu) {
+  TempDir dir;
+  const Words steps = {"--train.steps=4"};
+  const Outcome emulated =
+      train_on(emulated_binary(), dir / "cuda", {"--train.steps=4", "--device.kind=cuda"});
+  ASSERT_EQ(emulated.code, 0) << emulated.output;
+  EXPECT_NE(emulated.output.find("device     cuda"), std::string::npos) << emulated.output;
+  ASSERT_EQ(train_on(testing::hearth_binary(), dir / "cpu", {"--train.steps=4", "--device.kind=cpu"}).code,
+            0);
+  expect_same_course(dir / "cuda", dir / "cpu");
+}
+
+TEST(Cuda, RecomputationChangesNoBitAndCheckpointsLoadAnywhere) {
+  TempDir dir;
+  const Words small = {"--train.steps=2",    "--device.kind=cuda",  "--model.layers=2",
+                       "--model.context=32", "--model.dropout=0.1", "--train.batch=4"};
+  ASSERT_EQ(train_on(emulated_binary(), dir / "none", small).code, 0);
+  for (const char* policy : {"selective", "block"}) {
+    Words words = small;
+    words.push_back(std::string("--train.recompute=") + policy);
+    const Outcome outcome = train_on(emulated_binary(), dir / policy, words);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_EQ(testing::checkpoint_bytes(dir / policy, 2), testing::checkpoint_bytes(dir / "none", 2))
+        << policy;
+  }
+  // A run of the GPU goes on on the CPU.
+  Words resumed = small;
+  resumed[0] = "--train.steps=3";
+  resumed[1] = "--device.kind=cpu";
+  const Outcome outcome = train_on(testing::hearth_binary(), dir / "none", resumed);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(metrics(dir / "none", "step").size(), 3u);
+}
+
+TEST(Cuda, GeneratesLikeTheCpu) {
+  TempDir dir;
+  ASSERT_EQ(train_on(testing::hearth_binary(), dir / "run", {"--train.steps=30", "--device.kind=cpu"}).code,
+            0);
+  const auto text = [&](const std::string& binary, const char* device) {
+    const Outcome o = run_program({binary, "generate", (dir / "run").string(), "--prompt", "The ", "--tokens",
+                                   "12", "--temperature", "0", "--device", device});
+    EXPECT_EQ(o.code, 0) << o.output;
+    return o.output;
+  };
+  EXPECT_EQ(text(emulated_binary(), "cuda"), text(testing::hearth_binary(), "cpu"));
+}
+
+TEST(Cuda, WhatCannotBeIsSaidInOneSentence) {
+  TempDir dir;
+  const Outcome fp32 =
+      train_on(emulated_binary(), dir / "run", {"--device.kind=cuda", "--train.precision=fp32"});
+  EXPECT_EQ(fp32.code, 2) << fp32.output;
+  EXPECT_NE(fp32.output.find("bf16"), std::string::npos) << fp32.output;
+  const Outcome no_gpu = train_on(testing::hearth_binary(), dir / "run", {"--device.kind=cuda"});
+  EXPECT_EQ(no_gpu.code, 72) << no_gpu.output;
+  EXPECT_NE(no_gpu.output.find("device.kind"), std::string::npos) << no_gpu.output;
+  EXPECT_FALSE(fs::exists(dir / "run"));
+}
+
+}  // namespace
+}  // namespace hearth
