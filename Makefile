@@ -13,6 +13,8 @@ SANITIZE ?=
 SEEDS ?= 3
 
 comma := ,
+# Plain `make` uses all cores; `make -jN` is left as it is.
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # Packages unpacked by scripts/setup.sh where there is no root are found in build/deps.
 ARCH_TRIPLE := $(shell $(CXX) -print-multiarch 2>/dev/null)
@@ -53,7 +55,7 @@ FORMATTED := '*.cpp' '*.h' '*.cu' '*.cuh'
 .DEFAULT_GOAL := all
 
 all: setup  ## build build/hearth (installs what is missing first)
-	@$(MAKE) --no-print-directory $(BUILD)/hearth
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -66,22 +68,22 @@ quickstart: all  ## fetch a small real corpus, train a small GPT on it, print a 
 	@scripts/quickstart.sh
 
 test: setup  ## build and run all tests
-	@$(MAKE) --no-print-directory $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests
 	@tests/run.sh $(BUILD)
 
 test-long: setup  ## soak, fuzz, kill loops, full matrices
-	@$(MAKE) --no-print-directory $(BUILD)/hearth $(BUILD)/hearth-tests
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests
 	@tests/run_long.sh $(BUILD)
 
 emulated: setup  ## build build/hearth-emulated: device.kind = "cuda" on the CPU, through the SIMT emulator
-	@$(MAKE) --no-print-directory $(BUILD)/hearth-emulated
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth-emulated
 
 bench: setup  ## build build/hearth-bench, the microbenchmarks
-	@$(MAKE) --no-print-directory $(BUILD)/hearth-bench
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth-bench
 
 lint: setup  ## formatting, a build with warnings as errors, and nvcc for every architecture where there is one
 	@git ls-files $(FORMATTED) | xargs clang-format --dry-run -Werror
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/lint WERROR=1 $(BUILD)/lint/hearth $(BUILD)/lint/hearth-tests $(BUILD)/lint/hearth-kernel-tests
+	@$(MAKE) --no-print-directory $(JOBS) BUILD=$(BUILD)/lint WERROR=1 $(BUILD)/lint/hearth $(BUILD)/lint/hearth-tests $(BUILD)/lint/hearth-kernel-tests
 	@tests/kernels/ptxas.sh
 
 format:  ## apply clang-format to every source file
