@@ -136,6 +136,9 @@ RunConfig config_of(const Layout& l) {
   c.train.recompute = l.recompute;
   c.train.seed = 3;
   c.optimizer.clip = 0.5;
+  c.parallel.tensor = l.tensor;
+  c.parallel.data = l.data;
+  c.parallel.pipeline = l.pipeline;
   c.parallel.zero = l.zero;
   c.parallel.schedule = l.schedule;
   c.parallel.virtual_stages = l.chunks;

@@ -28,9 +28,8 @@ struct Sizes {
   const RunConfig& config;
   const Grid& grid;
   const Schedule& schedule;
-  int64_t tokens;   // of a microbatch
-  int64_t compute;  // bytes of an element
-  int64_t master;
+  int64_t tokens;    // of a microbatch
+  int64_t master;    // bytes of an element
   int64_t boundary;  // bytes of [N, C]
 };
 
@@ -200,15 +199,13 @@ RunPlan plan_run(const RunConfig& config, int64_t world, const Hardware& hardwar
       make_schedule(options.schedule, plan.grid.size(Axis::pipeline), options.chunks, options.microbatches);
   plan.bubble = simulate(plan.schedule, Sends::buffered).bubble();
 
-  const int64_t compute = size_of(compute_dtype(config.train.precision));
   const int64_t tokens = options.stage.tokens();
   const Sizes sizes{plan.config,
                     plan.grid,
                     plan.schedule,
                     tokens,
-                    compute,
                     size_of(master_dtype(config.train.precision)),
-                    tokens * config.model.channels * compute};
+                    tokens * config.model.channels * size_of(compute_dtype(config.train.precision))};
   for (int stage = 0; stage < plan.grid.size(Axis::pipeline); ++stage)
     plan.stages.push_back(plan_one(sizes, options, place(stage)));
   plan.time = time_of(plan, hardware);

@@ -185,10 +185,9 @@ std::string time_text(const RunPlan& p, const Hardware& h) {
   row("optimizer", t.optimizer, "(2 x gradients + 2 x optimizer + weights) / memory bandwidth");
   return text("time       ", milliseconds(t.total()), " a step, ",
               with_commas(static_cast<int64_t>(p.tokens_per_step() / t.total())), " tokens/s, MFU ",
-              fixed(p.mfu * 100, 1), "%: the best to hope for, with matrix products at the peak of ",
-              with_prefix(h.peak_flops), "FLOP/s,\n           memory at ", with_prefix(h.memory_bandwidth),
-              "B/s, links at ", with_prefix(h.link_bandwidth),
-              "B/s, nothing overlapping; the slowest stage's:\n") +
+              fixed(p.mfu * 100, 1), "%, if matrix products run at the peak of ", with_prefix(h.peak_flops),
+              "FLOP/s,\n           memory at ", with_prefix(h.memory_bandwidth), "B/s, links at ",
+              with_prefix(h.link_bandwidth), "B/s, and nothing overlaps; the slowest stage's:\n") +
          table.text("           ");
 }
 

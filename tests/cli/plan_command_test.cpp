@@ -52,7 +52,7 @@ TEST(PlanCommand, RefusesWhatCannotBe) {
     const char* part;
   } cases[] = {
       {{"--parallel.tensor=3"}, "possible: 1, 2, 4"},   {{"--parallel.pipeline=5"}, "at most pipeline = 4"},
-      {{"--parallel.tensor=2", "--ranks=5"}, "4 or 6"}, {{"--parallel.data=3"}, "6 and 9"},
+      {{"--parallel.tensor=2", "--ranks=5"}, "4 or 6"}, {{"--parallel.data=3"}, "6 and 12"},
       {{"--ranks=none"}, "a whole number from 1"},      {{"--ranx=2"}, "--ranks"},
   };
   for (const auto& c : cases) {

@@ -190,14 +190,14 @@ TEST(Plan, MemoryAndTrafficAreThoseOfAStep) {
           runner.run({}, batches);
           const std::lock_guard lock(mutex);
           const StagePlan& s = plan.stages[static_cast<size_t>(groups.grid.at(Axis::pipeline))];
-          if (layout.tensor > 1) EXPECT_EQ(payload(groups.tensor), s.tensor.payload);
-          if (layout.data > 1) EXPECT_EQ(payload(groups.data) - before, s.data.payload);
-          if (layout.pipeline > 1) EXPECT_EQ(payload(groups.pipeline), s.pipeline.payload);
+          EXPECT_EQ(layout.tensor > 1 ? payload(groups.tensor) : 0, s.tensor.payload);
+          EXPECT_EQ(layout.data > 1 ? payload(groups.data) - before : 0, s.data.payload);
+          EXPECT_EQ(layout.pipeline > 1 ? payload(groups.pipeline) : 0, s.pipeline.payload);
           // Nothing but a few scalars is missing from the plan; with ZeRO the last ranks may have less.
           const auto planned = static_cast<double>(s.memory.total());
           const auto allocated = static_cast<double>(device.allocated);
           EXPECT_LE(allocated, planned + 4096);
-          if (groups.data->rank() == 0) EXPECT_GE(allocated, planned);
+          EXPECT_TRUE(groups.data->rank() > 0 || allocated >= planned) << allocated << " of " << planned;
         },
         decorate);
   }
