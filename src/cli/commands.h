@@ -27,6 +27,8 @@ int run_hearth(const std::string& program, const std::vector<std::string>& argum
 
 ExitCode run_train(const CommandLine& line);
 ExitCode run_launch(const CommandLine& line);
+ExitCode run_plan(const CommandLine& line);
+ExitCode run_check(const CommandLine& line);
 ExitCode run_generate(const CommandLine& line);
 ExitCode run_eval(const CommandLine& line);
 ExitCode run_prepare(const CommandLine& line);

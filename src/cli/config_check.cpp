@@ -74,7 +74,11 @@ void validate_parallel(const RunConfig& c) {
   const int64_t parts = p.pipeline * p.virtual_stages;
   if (parts > c.model.layers)
     fail_usage("parallel.pipeline = ", p.pipeline, " x parallel.virtual = ", p.virtual_stages, " = ", parts,
-               " parts for model.layers = ", c.model.layers, "; every part needs a layer");
+               " parts for model.layers = ", c.model.layers,
+               "; every part needs a layer: at most pipeline = ",
+               std::max<int64_t>(1, c.model.layers / p.virtual_stages),
+               " with this virtual, or virtual = ", std::max<int64_t>(1, c.model.layers / p.pipeline),
+               " with this pipeline");
   const bool interleaved = p.schedule == "interleaved";
   if (interleaved != (p.virtual_stages > 1))
     fail_usage("parallel.schedule = \"", p.schedule, "\" with parallel.virtual = ", p.virtual_stages,

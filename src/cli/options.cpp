@@ -35,10 +35,14 @@ cxxopts::Options cxxopts_of(const CommandSpec& spec) {
   return options;
 }
 
+std::string flag_of(const std::string& option) {
+  return (option.size() == 1 ? "-" : "--") + option;
+}
+
 [[noreturn]] void refuse_unknown(const CommandSpec& spec, const std::string& argument) {
   std::vector<std::string> names = {"--help"};
   for (const Option& option : spec.options)
-    names.push_back("--" + option.name);
+    names.push_back(flag_of(option.name));
   const std::string close = nearest(argument.substr(0, argument.find('=')), names);
   fail_usage(
       "hearth ", spec.name, ": unknown option ", quoted(argument),
@@ -88,7 +92,7 @@ int64_t Arguments::whole(const std::string& option, int64_t low, int64_t high) c
   const char* end = value.data() + value.size();
   const auto parsed = std::from_chars(value.data(), end, number);
   if (parsed.ec != std::errc() || parsed.ptr != end || number < low || number > high)
-    fail_usage("--", option, " ", quoted(value), ", expected a whole number from ", low, " to ", high);
+    fail_usage(flag_of(option), " ", quoted(value), ", expected a whole number from ", low, " to ", high);
   return number;
 }
 
@@ -99,7 +103,7 @@ double Arguments::number(const std::string& option, double low, double high, boo
   const auto parsed = std::from_chars(value.data(), end, number);
   const bool above = without_low ? number > low : number >= low;  // false for NaN
   if (parsed.ec != std::errc() || parsed.ptr != end || !above || !(number <= high))
-    fail_usage("--", option, " ", quoted(value), ", expected a number ", without_low ? "above " : "from ",
+    fail_usage(flag_of(option), " ", quoted(value), ", expected a number ", without_low ? "above " : "from ",
                low, " to ", high);
   return number;
 }

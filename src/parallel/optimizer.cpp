@@ -154,6 +154,17 @@ void Optimizer::plan(const std::vector<Parameter>& parameters, Precision precisi
   plan.communication += communication.used();
 }
 
+Optimizer::Traffic Optimizer::traffic(const std::vector<Parameter>& parameters, Precision precision, int zero,
+                                      int data_size) {
+  Traffic traffic;
+  if (data_size == 1) return traffic;
+  for (const GradientBucket& bucket : gradient_buckets(parameters, zero > 0 ? data_size : 1)) {
+    traffic.summed += bucket.plan.elements() * size_of(master_dtype(precision));
+    if (zero > 0) traffic.gathered += bucket.plan.elements() * size_of(compute_dtype(precision));
+  }
+  return traffic;
+}
+
 void Optimizer::initialize(uint64_t seed) {
   for (const OptimizerPiece& piece : memory_.pieces) {
     write_initial_values(device_, parameters_.all()[piece.parameter], seed, piece.first_row, piece.master);

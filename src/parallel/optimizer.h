@@ -60,6 +60,15 @@ class Optimizer {
   static void plan(const std::vector<Parameter>& parameters, Precision precision, int zero, int data_size,
                    MemoryPlan& plan);
 
+  // Bytes of the buckets that one step sums and, with ZeRO, of the weights that it gathers: whole, as every
+  // rank of the group gives or gets them.  Gaps between buckets are not counted.
+  struct Traffic {
+    int64_t summed = 0;
+    int64_t gathered = 0;
+  };
+  static Traffic traffic(const std::vector<Parameter>& parameters, Precision precision, int zero,
+                         int data_size);
+
   const std::vector<OptimizerPiece>& pieces() const { return memory_.pieces; }
 
   // Whether each rank of the group has its own rows; otherwise all have all.

@@ -2,10 +2,7 @@
 
 namespace hearth {
 
-namespace {
-
-// The size of the data axis, or a sentence with the arithmetic.
-int64_t data_size(const WorldOptions& o, int64_t world) {
+int64_t data_ranks(const WorldOptions& o, int64_t world) {
   const int64_t model_ranks = o.tensor * o.pipeline;
   const bool fits = o.data > 0 ? model_ranks * o.data == world : world % model_ranks == 0;
   if (fits) return world / model_ranks;
@@ -18,11 +15,9 @@ int64_t data_size(const WorldOptions& o, int64_t world) {
                                below > 0 ? text(below, " or ") : std::string(), below + model_ranks));
 }
 
-}  // namespace
-
 World::World(const WorldOptions& options) {
   const Rendezvous where = find_rendezvous([](const std::string&) { return std::nullopt; });
-  const int64_t data = data_size(options, where.world);
+  const int64_t data = data_ranks(options, where.world);
   groups_.grid = Grid(static_cast<int>(options.tensor), static_cast<int>(data),
                       static_cast<int>(options.pipeline), where.rank);
   if (where.world == 1) return;

@@ -23,6 +23,10 @@ struct WorldOptions {
   std::function<void(const std::string&)> log;
 };
 
+// The size of the data axis when `world` ranks run.  Throws Error(usage) when the axes do not make up the
+// world, with the arithmetic and the nearest numbers of ranks that do.
+int64_t data_ranks(const WorldOptions& options, int64_t world);
+
 class World {
  public:
   // Meets the other ranks, if the environment says that there are any (comm/rendezvous.h), and connects the

@@ -7,9 +7,7 @@
 
 namespace hearth {
 
-namespace {
-
-std::string shape_line(const ModelConfig& m) {
+std::string model_line(const ModelConfig& m) {
   std::string line = text(m.layers, " layers, ", m.heads, " heads, ", m.channels, " channels, context ",
                           m.context, ", vocabulary ", with_commas(m.vocab));
   if (m.padded_vocab() != m.vocab) line += text(" (padded to ", with_commas(m.padded_vocab()), ")");
@@ -37,6 +35,8 @@ std::string layout_line(const RunConfig& c, const Grid& grid) {
               c.parallel.zero);
 }
 
+namespace {
+
 std::string epochs(const RunConfig& c, const Corpus& corpus) {
   char number[32];
   const double seen = static_cast<double>(c.train.batch * c.train.steps);
@@ -51,10 +51,13 @@ std::string optimizer_line(const OptimizerConfig& o) {
               " ", o.beta2, ", weight decay ", o.weight_decay, ", clip ", o.clip);
 }
 
+}  // namespace
+
 std::string memory_line(const MemoryPlan& m) {
   return text(human_bytes(m.total()), " = weights ", human_bytes(m.weights), " + gradients ",
               human_bytes(m.gradients), " + optimizer ", human_bytes(m.optimizer), " + activations ",
-              human_bytes(m.activations), " + scratch ", human_bytes(m.scratch));
+              human_bytes(m.activations), " + scratch ", human_bytes(m.scratch), " + communication ",
+              human_bytes(m.communication));
 }
 
 std::string precision_line(const TrainConfig& t) {
@@ -63,13 +66,11 @@ std::string precision_line(const TrainConfig& t) {
               t.seed);
 }
 
-}  // namespace
-
 std::vector<std::string> start_report(const RunConfig& config, const Grid& grid, const Corpus& corpus,
                                       const Device& device, const MemoryPlan& memory,
                                       const std::string& resume) {
   return {
-      text("model      ", shape_line(config.model)),
+      text("model      ", model_line(config.model)),
       text("parameters ", with_commas(parameter_count(config.model))),
       text("data       ", corpus.description, ", fingerprint ", corpus.train.fingerprint().substr(0, 12)),
       text("batch      ", batch_line(config, grid), ", ", epochs(config, corpus), " epochs"),

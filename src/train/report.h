@@ -18,4 +18,11 @@ std::vector<std::string> start_report(const RunConfig& config, const Grid& grid,
                                       const Device& device, const MemoryPlan& memory,
                                       const std::string& resume);
 
+// What the report and `hearth plan` say in the same words.
+std::string model_line(const ModelConfig& model);
+std::string batch_line(const RunConfig& config, const Grid& grid);
+std::string precision_line(const TrainConfig& train);
+std::string layout_line(const RunConfig& config, const Grid& grid);
+std::string memory_line(const MemoryPlan& memory);
+
 }  // namespace hearth

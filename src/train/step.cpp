@@ -22,10 +22,7 @@ PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid) {
   return options;
 }
 
-namespace {
-
-// The parameters of all chunks of a rank, in table order.
-std::vector<ParamSpec> parameters_of(const RunConfig& config, const Grid& grid) {
+std::vector<ParamSpec> rank_parameters(const RunConfig& config, const Grid& grid) {
   const PipelineOptions options = pipeline_options(config, grid);
   std::vector<ParamSpec> specs;
   for (int chunk = 0; chunk < options.chunks; ++chunk) {
@@ -36,6 +33,32 @@ std::vector<ParamSpec> parameters_of(const RunConfig& config, const Grid& grid) 
   return specs;
 }
 
+void settle_micro_batch(TrainConfig& train, int64_t data_ranks) {
+  int64_t& micro = train.micro_batch;
+  if (micro == 0) micro = std::max<int64_t>(1, train.batch / data_ranks);
+  const int64_t samples = micro * data_ranks;
+  if (train.batch % samples != 0)
+    fail_usage("train.batch = ", train.batch, " is not a multiple of microbatch ", micro, " x ", data_ranks,
+               " data-parallel ranks = ", samples,
+               "; the nearest that are: ", std::max(samples, train.batch / samples * samples), " and ",
+               (train.batch / samples + 1) * samples);
+}
+
+namespace {
+
+// The first and the last stage of a pipeline exchange the gradient of the tied embedding.
+bool has_tied_copy(const ModelConfig& model, const Grid& grid) {
+  const bool end = grid.first(Axis::pipeline) || grid.last(Axis::pipeline);
+  return model.tied && grid.size(Axis::pipeline) > 1 && end;
+}
+
+// Room for what comes from the other end.
+size_t tied_bytes(const std::vector<Parameter>& parameters) {
+  for (const Parameter& p : parameters)
+    if (p.spec.tied_head) return static_cast<size_t>(p.grad.bytes());
+  return 0;
+}
+
 }  // namespace
 
 MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
@@ -43,11 +66,12 @@ MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
   const PipelineOptions options = pipeline_options(config, grid);
   const TensorShard shard{grid.at(Axis::tensor), grid.size(Axis::tensor)};
   const std::vector<Parameter> parameters = ParameterSet::plan(
-      parameters_of(config, grid), config.train.precision, ParameterSet::Purpose::training, shard, plan);
+      rank_parameters(config, grid), config.train.precision, ParameterSet::Purpose::training, shard, plan);
   Optimizer::plan(parameters, config.train.precision, static_cast<int>(config.parallel.zero),
                   grid.size(Axis::data), plan);
   for (int chunk = 0; chunk < options.chunks; ++chunk)
     plan_stage(config.model, chunk_options(config.model, options, grid, chunk), plan);
+  if (has_tied_copy(config.model, grid)) plan.communication += tied_bytes(parameters);
   return plan;
 }
 
@@ -55,7 +79,7 @@ StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGro
     : config_(config),
       device_(device),
       groups_(groups),
-      parameters_(device, parameters_of(config, groups.grid), config.train.precision,
+      parameters_(device, rank_parameters(config, groups.grid), config.train.precision,
                   ParameterSet::Purpose::training, groups.tensor_shard()),
       optimizer_(device, parameters_, static_cast<int>(config.parallel.zero), *groups.data),
       pipeline_(config.model, pipeline_options(config, groups.grid), device, parameters_, groups) {
@@ -67,9 +91,9 @@ StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGro
   totals_ = carver.take(DType::f64, {3});
   step_params_ = carver.take(DType::u8, {sizeof(StepParams)});
   device.ops().set_step_params(static_cast<const StepParams*>(step_params_.data));
-  if (has_tied_copy()) {
+  if (has_tied_copy(config_.model, groups_.grid)) {
     const Tensor& gradient = parameters_.at("wte.weight").grad;
-    tied_buffer_ = Buffer(device, static_cast<size_t>(gradient.bytes()));
+    tied_buffer_ = Buffer(device, tied_bytes(parameters_.all()));
     tied_gradient_ = Tensor(tied_buffer_.data(), gradient.dtype, gradient.shape);
   }
 }
@@ -160,15 +184,10 @@ double StepRunner::count_valid(const std::vector<HostBatch>& microbatches) {
   return valid;
 }
 
-bool StepRunner::has_tied_copy() const {
-  return config_.model.tied && groups_.pipeline->size() > 1 &&
-         (pipeline_.first_stage() || pipeline_.last_stage());
-}
-
 // The first stage looks tokens up in the embedding, the last one uses it as the LM head.  Before: each has
 // its own contribution to the gradient; after: both have the sum (of two numbers, so in the same bits).
 void StepRunner::sum_tied_gradients() {
-  if (!has_tied_copy()) return;
+  if (!has_tied_copy(config_.model, groups_.grid)) return;
   const Tensor& gradient = parameters_.at("wte.weight").grad;
   const int peer = pipeline_.first_stage() ? groups_.pipeline->size() - 1 : 0;
   const Transfer transfers[] = {{Transfer::Direction::send, gradient, peer},

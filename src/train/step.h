@@ -78,7 +78,6 @@ class StepRunner {
 
  private:
   void set_step_params(const StepParams& params);
-  bool has_tied_copy() const;
   void sum_tied_gradients();
   void add_loss();
   const Tensor& clear_totals();
@@ -108,11 +107,17 @@ class StepRunner {
   StepParams host_params_;
 };
 
+// The parameters of all chunks of the rank at this place of the grid, in table order.
+std::vector<ParamSpec> rank_parameters(const RunConfig& config, const Grid& grid);
 PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid);
 
 // Sequences of one forward pass: train.micro_batch, or the whole batch.
 inline int64_t micro_batch_of(const TrainConfig& train) {
   return train.micro_batch > 0 ? train.micro_batch : train.batch;
 }
+
+// Sets train.micro_batch where it is 0: an equal share of the batch for each data-parallel rank.  Throws
+// Error(usage) when the batch is not a multiple of the samples that all ranks take at a time.
+void settle_micro_batch(TrainConfig& train, int64_t data_ranks);
 
 }  // namespace hearth

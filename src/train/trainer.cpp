@@ -135,15 +135,7 @@ void Trainer::meet() {
   options.log = [this](const std::string& line) { log_.line(line); };
   world_ = std::make_unique<World>(options);
   if (!world_->leader()) log_.silence();
-  const int64_t ranks = world_->groups().data->size();
-  int64_t& micro = config_.train.micro_batch;
-  if (micro == 0) micro = std::max<int64_t>(1, config_.train.batch / ranks);
-  const int64_t samples = micro * ranks;
-  if (config_.train.batch % samples != 0)
-    fail_usage("train.batch = ", config_.train.batch, " is not a multiple of microbatch ", micro, " x ",
-               ranks, " data-parallel ranks = ", samples,
-               "; the nearest that are: ", std::max(samples, config_.train.batch / samples * samples),
-               " and ", (config_.train.batch / samples + 1) * samples);
+  settle_micro_batch(config_.train, world_->groups().data->size());
   if (!world_->alone() && !config_.debug.dump_gradients.empty())
     fail_usage("debug.dump_gradients works in a run of one process; this one has ", world_->size());
 }

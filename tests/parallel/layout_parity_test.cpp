@@ -7,13 +7,10 @@
 namespace hearth {
 namespace {
 
-using testing::Layout;
-
 class LayoutParity : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(LayoutParity, TrainsTheSameModel) {
-  const auto [error, where] =
-      testing::difference(testing::train(GetParam()), testing::alone(GetParam().tied));
+  const auto [error, where] = difference(trace_of(GetParam()), testing::alone(GetParam().tied));
   EXPECT_LT(error, 1e-10) << where;
 }
 

@@ -2,14 +2,12 @@
 // outside of the code under test, and the comparison with one process must see it.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "parallel/layout_trace.h"
 
 namespace hearth {
 namespace {
-
-using testing::Decorate;
-using testing::difference;
-using testing::Layout;
 
 // Passes everything on but for what a mutant overrides.
 class Decorator : public Communicator {
@@ -198,8 +196,7 @@ std::vector<Mutant> mutants() {
 
 TEST(Mutants, EveryOneIsSeen) {
   for (const Mutant& mutant : mutants()) {
-    const auto [error, where] =
-        difference(testing::train(mutant.layout, mutant.decorate), testing::alone(true));
+    const auto [error, where] = difference(trace_of(mutant.layout, mutant.decorate), testing::alone(true));
     EXPECT_GT(error, 1e-6) << "not seen: " << mutant.name;
     std::printf("  %-50s %.1e at %s\n", mutant.name, error, where.c_str());
   }
@@ -208,7 +205,7 @@ TEST(Mutants, EveryOneIsSeen) {
 // The same harness without a mutant agrees, so what it sees is the mutant.
 TEST(Mutants, NoneMeansAgreement) {
   const Decorate nothing = plain_on<Decorator>(Axis::tensor);
-  EXPECT_LT(difference(testing::train({.tensor = 2}, nothing), testing::alone(true)).first, 1e-10);
+  EXPECT_LT(difference(trace_of({.tensor = 2}, nothing), testing::alone(true)).error, 1e-10);
 }
 
 }  // namespace
