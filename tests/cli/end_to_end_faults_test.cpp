@@ -73,8 +73,7 @@ TEST(LaunchSignals, SaveAndResumeAtAnyMoment) {
 class EndlessRun {
  public:
   EndlessRun(const RankLayout& layout, const fs::path& run, Words more = {}) : run_(run) {
-    more.push_back("--train.steps=100000");
-    more.push_back("--log.every=100000");
+    more.insert(more.begin(), {"--train.steps=100000", "--log.every=100000"});
     process_ = std::make_unique<Process>(layout_command(layout, run, more));
     for (int tries = 0; tries < 500 && std::cmp_less(ranks().size(), layout.ranks); ++tries)
       sleep_ms(2);
@@ -139,16 +138,23 @@ TEST(LostRank, TheLastLineTellsStepAndOperation) {
 // A checkpoint that fails because a rank is gone is no full disk: the run ends, and does not say otherwise.
 TEST(LostRank, WhileSavingEndsTheRunToo) {
   TempDir dir;
-  for (int trial = 0; trial < 3; ++trial) {
-    EndlessRun run(testing::data2_zero(), dir / std::to_string(trial),
-                   {"--checkpoint.every=1", "--eval.every=0"});
-    ASSERT_TRUE(run.process().wait_for("step-00000002"));
-    sleep_ms(7 * trial);
-    const pid_t pid = run.ranks().at(1);
-    ::kill(pid, SIGKILL);
-    run.expect_end(1, pid, 3, 137);
-    EXPECT_EQ(run.process().output().find("training goes on"), std::string::npos) << run.process().output();
+  EndlessRun run(testing::data2_zero(), dir / "run",
+                 {"--log.every=1", "--checkpoint.every=1", "--eval.every=0"});
+  ASSERT_TRUE(run.process().wait_for("step 1/"));
+  const pid_t pid = run.ranks().at(1);
+  // Rank 0 has logged a step and waits for rank 1 in order to save it.
+  const auto saving = [&] { return last_line(run.process().output()).find("  loss ") != std::string::npos; };
+  for (int tries = 0; tries < 50; ++tries) {
+    ::kill(pid, SIGSTOP);
+    run.process().wait_for("no such words", 0.3);
+    if (saving()) break;
+    ::kill(pid, SIGCONT);
+    sleep_ms(tries);
   }
+  ASSERT_TRUE(saving()) << run.process().output();
+  ::kill(pid, SIGKILL);
+  run.expect_end(1, pid, 3, 137);
+  EXPECT_EQ(run.process().output().find("training goes on"), std::string::npos) << run.process().output();
 }
 
 TEST(LostRank, AStoppedRankEndsTheRunAfterTheTimeout) {
