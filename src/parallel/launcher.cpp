@@ -213,8 +213,10 @@ class Launch {
   void ended(const Child& child) {
     if (child.exit_code() == 0 || first_failure_) return;
     first_failure_ = &child;
-    const bool stop = planned(child.exit_code());
-    terminate_at_ = Clock::now() + (stop ? options_.grace : options_.settle);
+    // One that a signal killed had no time to save.  Its connection closed that moment: the others know
+    // sooner than of a failure that each of them may still have to find and say.
+    const bool killed = child.killed(), stop = planned(child.exit_code()) && !killed;
+    terminate_at_ = Clock::now() + (stop ? options_.grace : killed ? options_.settle / 2 : options_.settle);
     notice_ = stop ? options_.grace : options_.notice;
   }
 

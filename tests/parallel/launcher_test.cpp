@@ -217,6 +217,15 @@ TEST(Launcher, AStoppedRankIsKilledSoonAfterAFailure) {
   EXPECT_LT(run.seconds, 5);
 }
 
+// A rank that a signal killed before it could handle it has saved nothing, and the others cannot either.
+TEST(Launcher, ARankKilledByTermIsNoPlannedStop) {
+  LaunchOptions options;
+  options.grace = milliseconds(9000);
+  Launched run("[ $RANK = 0 ] && kill -TERM $$; trap '' TERM; sleep 20 & wait; wait", 2, options);
+  EXPECT_EQ(run.wait(), 143);
+  EXPECT_LT(run.seconds, 5);
+}
+
 // After a planned stop the others are not hurried: a second signal would cut their saving short.
 TEST(Launcher, APlannedStopLeavesTheOthersTime) {
   LaunchOptions options;
