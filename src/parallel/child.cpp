@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "comm/failure.h"
 
 extern char** environ;
 
@@ -111,9 +112,13 @@ bool Child::reap() {
   return true;
 }
 
+bool Child::killed() const {
+  return !running_ && WIFSIGNALED(status_);
+}
+
 std::string Child::describe_end() const {
-  const std::string who = text("rank ", rank_, " (pid ", pid_, ")");
-  if (WIFSIGNALED(status_))
+  const std::string who = describe(rank_, Member{host_name(), pid_, ""});
+  if (killed())
     return text(who, " was killed by signal ", WTERMSIG(status_), " (", ::strsignal(WTERMSIG(status_)), ")");
   return text(who, " ended with exit code ", exit_code_);
 }

@@ -29,7 +29,8 @@ class Child {
   pid_t pid() const { return pid_; }
   bool running() const { return running_; }
   int exit_code() const { return exit_code_; }  // 128 + signal when it was killed
-  // "rank 3 (pid 12) was killed by signal 9 (Killed)"
+  bool killed() const;                          // by a signal
+  // "rank 3 (node1, pid 12) was killed by signal 9 (Killed)"
   std::string describe_end() const;
 
   // Sends a signal to its process group.

@@ -213,7 +213,11 @@ class Launch {
   void ended(const Child& child) {
     if (child.exit_code() == 0 || first_failure_) return;
     first_failure_ = &child;
-    terminate_at_ = Clock::now() + (planned(child.exit_code()) ? options_.grace : options_.settle);
+    // One that a signal killed had no time to save.  Its connection closed that moment: the others know
+    // sooner than of a failure that each of them may still have to find and say.
+    const bool killed = child.killed(), stop = planned(child.exit_code()) && !killed;
+    terminate_at_ = Clock::now() + (stop ? options_.grace : killed ? options_.settle / 2 : options_.settle);
+    notice_ = stop ? options_.grace : options_.notice;
   }
 
   // After the first failure: TERM, then KILL.
@@ -221,14 +225,23 @@ class Launch {
     if (!first_failure_ || Clock::now() < terminate_at_) return;
     signal_all(terminated_ ? SIGKILL : SIGTERM);
     terminated_ = true;
-    terminate_at_ = Clock::now() + options_.grace;
+    terminate_at_ = Clock::now() + notice_;
+  }
+
+  // What is known of the first failure: the rank's own last words; of a rank that was killed, those of
+  // another one that speaks of it, and of what it was doing.
+  std::string reason() const {
+    if (!first_failure_->killed()) return first_failure_->last_error_line();
+    const std::string culprit = text("pid ", first_failure_->pid(), ")");
+    for (const Child& child : children_)
+      if (child.last_error_line().find(culprit) != std::string::npos) return child.last_error_line();
+    return "";
   }
 
   void report() const {
-    const int code = first_failure_->exit_code();
-    const std::string& words = first_failure_->last_error_line();
-    // A planned stop, and a death without words, need nothing more than the fact.
-    const bool quote = !planned(code) && code < 128 && !words.empty();
+    const std::string words = reason();
+    // A planned stop needs nothing more than the fact.
+    const bool quote = !planned(first_failure_->exit_code()) && !words.empty();
     std::fflush(stdout);
     std::fprintf(stderr, "launch: %s%s%s\n", first_failure_->describe_end().c_str(), quote ? ": " : "",
                  quote ? words.c_str() : "");
@@ -239,6 +252,7 @@ class Launch {
   SignalQueue signals_;
   std::vector<Child> children_;
   const Child* first_failure_ = nullptr;
+  milliseconds notice_{};
   Clock::time_point terminate_at_{};
   bool terminated_ = false;
   std::string commands_;

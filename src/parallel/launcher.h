@@ -25,7 +25,9 @@ struct LaunchOptions {
   // one the name of a signal to pass on ("TERM", "USR1"), its end means TERM.
   bool controlled = false;
   std::chrono::milliseconds settle{2'000};  // for the others to end by themselves after a failure
-  std::chrono::milliseconds grace{10'000};  // between TERM and KILL, and for the others after a planned stop
+  std::chrono::milliseconds grace{10'000};  // the same after a planned stop, and between TERM and KILL then
+  // Between TERM and KILL after a failure: without the lost rank no other one can save anything.
+  std::chrono::milliseconds notice{500};
 };
 
 // Runs the program `argv` as all ranks.  Returns the exit code of the rank that failed first (128 + the

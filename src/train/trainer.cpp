@@ -380,6 +380,7 @@ void Trainer::save_or_go_on() {
   try {
     save();
   } catch (const Error& error) {
+    if (error.code() != ExitCode::data) throw;  // a lost rank, say
     log_.line(text("warning: no checkpoint at step ", state_.step, ": ", error.what(), "; training goes on"));
   }
 }

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "comm/socket.h"
 #include "support/temp_dir.h"
 
 namespace hearth {
@@ -174,7 +175,8 @@ TEST(Launcher, FirstFailureIsTheLastLineAndTheExitCode) {
       3);
   EXPECT_EQ(run.wait(), 65);
   EXPECT_LT(run.seconds, 5);
-  EXPECT_NE(run.last_line().find("launch: rank 1 (pid "), std::string::npos) << run.err();
+  EXPECT_NE(run.last_line().find("launch: rank 1 (" + host_name() + ", pid "), std::string::npos)
+      << run.err();
   EXPECT_NE(run.last_line().find("ended with exit code 65: shard 7 is torn"), std::string::npos) << run.err();
   EXPECT_NE(run.err().find("[0] stopped"), std::string::npos) << run.err();
 }
@@ -182,8 +184,19 @@ TEST(Launcher, FirstFailureIsTheLastLineAndTheExitCode) {
 TEST(Launcher, ARankThatWasKilledIsNamed) {
   Launched run("[ $RANK = 2 ] && kill -9 $$; exec sleep 20", 4);
   EXPECT_EQ(run.wait(), 137);
-  EXPECT_NE(run.last_line().find("launch: rank 2 (pid "), std::string::npos);
+  EXPECT_NE(run.last_line().find("launch: rank 2 (" + host_name() + ", pid "), std::string::npos);
   EXPECT_NE(run.last_line().find("was killed by signal 9 (Killed)"), std::string::npos);
+}
+
+// What was known of it, in the words of a rank that outlived it.
+TEST(Launcher, ARankThatWasKilledIsSpokenOfByAnother) {
+  Launched run(
+      std::string(note_pid) +
+          "[ $RANK = 1 ] && kill -9 $$; while ! [ -f $1/pid-1 ]; do sleep 0.01; done; sleep 0.1; "
+          "[ $RANK = 2 ] && echo \"lost rank 1 (there, pid $(cat $1/pid-1)) in step 7\" >&2; exit 71",
+      3);
+  EXPECT_EQ(run.wait(), 137);
+  EXPECT_NE(run.last_line().find(") in step 7"), std::string::npos) << run.err();
 }
 
 TEST(Launcher, WhoIgnoresTermIsKilled) {
@@ -193,6 +206,24 @@ TEST(Launcher, WhoIgnoresTermIsKilled) {
   EXPECT_LT(run.seconds, 5);
   for (pid_t pid : pids)
     EXPECT_TRUE(gone(pid));
+}
+
+// A stopped process hears no TERM; the KILL comes soon, however long a planned stop may take.
+TEST(Launcher, AStoppedRankIsKilledSoonAfterAFailure) {
+  LaunchOptions options;
+  options.grace = milliseconds(9000);
+  Launched run(std::string(note_pid) + "[ $RANK = 0 ] && { sleep 0.2; exit 71; }; kill -STOP $$", 2, options);
+  EXPECT_EQ(run.wait(), 71);
+  EXPECT_LT(run.seconds, 5);
+}
+
+// A rank that a signal killed before it could handle it has saved nothing, and the others cannot either.
+TEST(Launcher, ARankKilledByTermIsNoPlannedStop) {
+  LaunchOptions options;
+  options.grace = milliseconds(9000);
+  Launched run("[ $RANK = 0 ] && kill -TERM $$; trap '' TERM; sleep 20 & wait; wait", 2, options);
+  EXPECT_EQ(run.wait(), 143);
+  EXPECT_LT(run.seconds, 5);
 }
 
 // After a planned stop the others are not hurried: a second signal would cut their saving short.
