@@ -60,11 +60,14 @@ void ControlPlane::join() {
   connect_to_coordinator(deadline);
   last_heard_ = Clock::now();
   thread_ = std::thread([this] { serve(); });
-  std::unique_lock lock(mutex_);
-  // The coordinator, which knows more, gives up first.
-  changed_.wait_until(lock, deadline + milliseconds(2000), [&] { return welcomed_ || failure_; });
-  lock.unlock();
   try {
+    // The coordinator, which knows more, gives up first.
+    std::unique_lock lock(mutex_);
+    while (!welcomed_ && !failure_ && Clock::now() < deadline + milliseconds(2000)) {
+      options_.while_waiting();
+      changed_.wait_for(lock, milliseconds(100));
+    }
+    lock.unlock();
     throw_if_failed();
     if (!welcomed_)
       throw Error(ExitCode::peer, text("rank 0 at ", options_.where.host, ":", options_.where.port,
@@ -89,6 +92,7 @@ void ControlPlane::connect_to_coordinator(Clock::time_point deadline) {
   std::string reason = "nobody answered";
   milliseconds pause(20);
   while (Clock::now() < deadline) {
+    options_.while_waiting();
     socket_ = connect_to(host, port, std::min(deadline, Clock::now() + milliseconds(10'000)), reason);
     if (socket_) {
       if (say_hello(deadline)) return;

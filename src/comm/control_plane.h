@@ -35,6 +35,8 @@ struct ControlOptions {
   std::chrono::milliseconds init_timeout{300'000};
   std::chrono::milliseconds timeout{60'000};              // of silence of a rank, and of barriers
   std::function<void(const std::string&)> log = nullptr;  // "waiting for ranks 3, 7", on rank 0
+  // Called often while the others have not come yet; what it throws ends the waiting.
+  std::function<void()> while_waiting = [] {};
 };
 
 class ControlPlane {

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "comm/rendezvous.h"
 #include "parallel/child.h"
 
 namespace hearth {
@@ -139,7 +140,9 @@ class Launch {
   // The first line of the controlling script.
   void read_token() {
     if (!options_.controlled) {
-      if (options_.token.empty()) options_.token = random_token();
+      if (options_.token.empty()) options_.token = environment("HEARTH_TOKEN").value_or("");
+      // A launcher on another host could not know a random one.
+      if (options_.token.empty() && options_.world == options_.processes) options_.token = random_token();
       return;
     }
     char byte;

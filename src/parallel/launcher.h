@@ -19,7 +19,7 @@ struct LaunchOptions {
   int world = 0;           // of all hosts; 0 = `processes`
   std::string host;        // of rank 0; empty = this one
   int port = 0;            // of rank 0; 0 = a free one, when rank 0 is here
-  std::string token;       // empty = a random one
+  std::string token;       // empty = HEARTH_TOKEN, else a random one (none on several hosts)
   bool bind_cores = true;  // divide the cores among the ranks
   // Another launcher (scripts/launch_ssh.sh) holds our standard input: its first line is the token, a later
   // one the name of a signal to pass on ("TERM", "USR1"), its end means TERM.

@@ -28,6 +28,7 @@ World::World(const WorldOptions& options) {
   control.config = options.config;
   control.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
   control.log = options.log;
+  control.while_waiting = options.while_waiting;
   control_ = std::make_unique<ControlPlane>(control);
   fabric_ = std::make_unique<GlooFabric>(*control_);
   const auto connect = [this](Axis axis, std::unique_ptr<Communicator>& communicator) {

@@ -21,6 +21,7 @@ struct WorldOptions {
   std::string build;   // all ranks must run the same program,
   std::string config;  // with the same configuration
   std::function<void(const std::string&)> log;
+  std::function<void()> while_waiting = [] {};  // for the other ranks; may throw
 };
 
 // The size of the data axis when `world` ranks run.  Throws Error(usage) when the axes do not make up the

@@ -133,6 +133,10 @@ void Trainer::meet() {
   options.build = hearth_version;
   options.config = sha256_hex(config_toml_);
   options.log = [this](const std::string& line) { log_.line(line); };
+  options.while_waiting = [] {
+    if (const int signal = stop_signal())
+      throw Error(exit_code_for(signal), "asked to stop before all ranks had come; nothing was trained");
+  };
   world_ = std::make_unique<World>(options);
   if (!world_->leader()) log_.silence();
   settle_micro_batch(config_.train, world_->groups().data->size());

@@ -67,6 +67,43 @@ TEST(LaunchSignals, SaveAndResumeAtAnyMoment) {
   }
 }
 
+// Ranks that wait for others that never come are free to go.
+TEST(LaunchSignals, EndTheWaitForOtherRanks) {
+  TempDir dir;
+  const Words train = layout_command(testing::one(), dir / "run");
+  const int port = port_of(listen_on(0));
+  const std::pair<int, int> signals[] = {{SIGTERM, 143}, {SIGINT, 130}, {SIGUSR1, 75}};
+  for (const int rank : {0, 1})  // rank 1 finds nobody who listens
+    for (const auto& [signal, code] : signals) {
+      Process process(by_hand(rank, 3, port, train));
+      sleep_ms(500);
+      process.send(signal);
+      const Outcome outcome = process.finish(5);
+      EXPECT_EQ(outcome.code, code) << outcome.output;
+      EXPECT_NE(outcome.output.find("before all ranks had come"), std::string::npos) << outcome.output;
+    }
+}
+
+// Two launchers, as on two hosts, know each other by HEARTH_TOKEN, or by none.
+TEST(Launchers, OfTwoHostsMeet) {
+  TempDir dir;
+  for (const char* token : {"HEARTH_TOKEN=", "HEARTH_TOKEN=secret"}) {
+    const fs::path run = dir / token;
+    const std::string master = "127.0.0.1:" + std::to_string(port_of(listen_on(0)));
+    std::vector<Words> commands;
+    for (const char* first : {"0", "2"}) {
+      Words words = layout_command(testing::tensor2_data2(), run);
+      words.insert(words.begin(), {"env", token});
+      words[5] = "2";  // env TOKEN hearth launch -n 2
+      words.insert(words.begin() + 6, {"--world-size", "4", "--first-rank", first, "--master", master});
+      commands.push_back(words);
+    }
+    for (const Outcome& outcome : run_together(commands))
+      EXPECT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_EQ(metrics(run, "step").size(), 7u);
+  }
+}
+
 // ---- ranks that are lost
 
 // A run that goes on until something ends it.
