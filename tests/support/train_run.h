@@ -15,9 +15,10 @@ using Words = std::vector<std::string>;
 
 // `hearth train configs/tiny.toml` into `run`: 12 steps of a small model unless `more` says otherwise.
 inline Words train_command(const fs::path& run, const Words& more = {}) {
-  Words words = hearth({"train", "configs/tiny.toml", "--run.dir=" + run.string(), "--train.steps=12", "--train.precision=fp32",
-                        "--model.layers=2", "--model.channels=32", "--model.context=32", "--eval.every=4",
-                        "--eval.tokens=512", "--sample.every=0", "--checkpoint.every=4", "--log.every=1"});
+  Words words = hearth({"train", "configs/tiny.toml", "--run.dir=" + run.string(), "--train.steps=12",
+                        "--train.precision=fp32", "--model.layers=2", "--model.channels=32",
+                        "--model.context=32", "--eval.every=4", "--eval.tokens=512", "--sample.every=0",
+                        "--checkpoint.every=4", "--log.every=1"});
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
