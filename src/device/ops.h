@@ -197,7 +197,7 @@ class Ops {
   //   master)
   // then weight = round(master) and grad = 0.
   virtual void adamw(std::span<const AdamWSegment> segments, const AdamWConfig& config) = 0;
-  // out = a + b (all of one type and shape; out may be a or b).
+  // out = a + b (all of one type and shape, contiguous; out may be a or b).
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& out) = 0;
   // Converts between floating types; contiguous, equal element counts.
   virtual void cast(const Tensor& from, const Tensor& to) = 0;
