@@ -6,6 +6,22 @@
 
 namespace hearth {
 
+namespace {
+
+// Going back to an older checkpoint inside its own run would leave the newer ones there, for a later "auto"
+// to take.
+void refuse_abandoned_future(const fs::path& checkpoint, const fs::path& run) {
+  const std::vector<fs::path> own = list_checkpoints(run / "checkpoints");
+  if (own.empty() ||
+      fs::weakly_canonical(checkpoint).parent_path() != fs::weakly_canonical(own[0]).parent_path())
+    return;
+  if (fs::weakly_canonical(checkpoint) != fs::weakly_canonical(own[0]))
+    fail_usage("checkpoint.resume = ", checkpoint.string(), " is not the newest checkpoint of ", run.string(),
+               " (", own[0].filename().string(), " is); choose another run.dir, or delete the newer ones");
+}
+
+}  // namespace
+
 std::optional<CheckpointReader> find_resume_source(const RunConfig& config, const fs::path& run,
                                                    const std::function<void(const std::string&)>& report) {
   const std::string& resume = config.checkpoint.resume;
@@ -16,7 +32,11 @@ std::optional<CheckpointReader> find_resume_source(const RunConfig& config, cons
                  "another run.dir, delete it, or use checkpoint.resume = \"auto\"");
     return std::nullopt;
   }
-  if (resume != "auto") return open_checkpoint(resume);
+  if (resume != "auto") {
+    CheckpointReader found = open_checkpoint(resume);
+    refuse_abandoned_future(found.path(), run);
+    return found;
+  }
   return open_newest_checkpoint(run / "checkpoints", report);
 }
 

@@ -177,7 +177,8 @@ void Trainer::find_start() {
     log_.line("note: " + note);
   state_ = source_->state();
   first_step_ = state_.step;
-  continues_ = config_.checkpoint.resume == "auto";
+  continues_ = fs::weakly_canonical(source_->path()).parent_path() ==
+               fs::weakly_canonical(fs::path(config_.run.dir) / "checkpoints");
   if (continues_) saved_step_ = state_.step;
 }
 

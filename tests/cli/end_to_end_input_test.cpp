@@ -134,6 +134,10 @@ TEST(BadInput, RunDirectoriesInUse) {
       train_run(dir / "run", {other, "--train.steps=14", "--checkpoint.allow_data_change=true"});
   EXPECT_EQ(allowed.code, 0) << allowed.output;
 
+  const std::string older = "--checkpoint.resume=" + testing::checkpoint_of(dir / "run", 12).string();
+  expect_refused(train_run(dir / "run", {older}), 2, {"step-00000012", "step-00000014"},
+                 "an older checkpoint");
+
   testing::Process first(testing::train_command(dir / "busy", {"--train.steps=100000"}));
   ASSERT_TRUE(first.wait_for("step 1/"));
   expect_refused(train_run(dir / "busy"), 2, {std::to_string(first.pid())}, "second trainer");

@@ -179,6 +179,10 @@ TEST(Run, StartsFromAnotherRunsCheckpoint) {
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_EQ(checkpoint_bytes(dir / "b", 12), checkpoint_bytes(dir / "a", 12));
   EXPECT_EQ(metrics(dir / "b", "step").size(), 4u);
+  // Its own newest one by name: the metrics so far stay.
+  const std::string own = testing::checkpoint_of(dir / "b", 12).string();
+  ASSERT_EQ(train_run(dir / "b", {"--checkpoint.resume=" + own, "--train.steps=14"}).code, 0);
+  EXPECT_EQ(metrics(dir / "b", "step").size(), 6u);
 }
 
 }  // namespace
