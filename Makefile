@@ -28,7 +28,9 @@ CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-res
 LDFLAGS_ALL := $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8 -lgloo
 
-SRC := $(sort $(shell find src -name '*.cpp' -not -path 'src/device/cuda/*'))
+# What needs the CUDA runtime is built by nvcc's host compiler, or against the emulator.
+CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' 2>/dev/null))
+SRC := $(sort $(filter-out $(CUDA_HOST),$(shell find src -name '*.cpp')))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
 TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*' \
   -not -path 'tests/emulator/*' -not -path 'tests/kernels/*'))
@@ -44,7 +46,6 @@ EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard t
 KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp))
 EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
-CUDA_HOST := $(sort $(wildcard src/device/cuda/*.cpp))
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
 EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))
 CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(CUDA_HOST)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))

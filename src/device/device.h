@@ -90,11 +90,12 @@ struct DeviceConfig {
   std::string kind = "auto";    // auto | cuda | cpu | reference
   std::string gemm = "native";  // the CUDA GEMM engine: native | cublaslt
   int threads = 0;              // CPU threads; 0 = all cores this process may use
+  int local_rank = 0;           // of this process on its machine: the GPU it takes (several may share one)
 };
 
 std::unique_ptr<Device> make_reference_device();
 std::unique_ptr<Device> make_cpu_device(int threads);
-std::unique_ptr<Device> make_cuda_device();
+std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config);
 // Why no GPU can be used, or nothing when one can.
 std::optional<std::string> cuda_unavailable();
 // The device that `config` names.  auto takes a usable GPU, else the CPU.  Throws Error(usage) for an unknown

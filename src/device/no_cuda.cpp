@@ -8,7 +8,7 @@ std::optional<std::string> cuda_unavailable() {
   return "this build has no CUDA (build with `make ARCHS=\"80 90a\"` where nvcc is installed)";
 }
 
-std::unique_ptr<Device> make_cuda_device() {
+std::unique_ptr<Device> make_cuda_device(const DeviceConfig&) {
   fail_device("device.kind = \"cuda\": ", *cuda_unavailable(), "; use device.kind = \"cpu\" or \"auto\"");
 }
 

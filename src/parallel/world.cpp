@@ -20,6 +20,7 @@ World::World(const WorldOptions& options) {
   const int64_t data = data_ranks(options, where.world);
   groups_.grid = Grid(static_cast<int>(options.tensor), static_cast<int>(data),
                       static_cast<int>(options.pipeline), where.rank);
+  local_rank_ = where.local_rank;
   if (where.world == 1) return;
 
   ControlOptions control;

@@ -37,6 +37,7 @@ class World {
   const ProcessGroups& groups() const { return groups_; }
   int rank() const { return groups_.grid.rank(); }
   int size() const { return groups_.grid.world(); }
+  int local_rank() const { return local_rank_; }  // among the ranks of this machine
   bool leader() const { return rank() == 0; }
   bool alone() const { return groups_.alone(); }
 
@@ -56,6 +57,7 @@ class World {
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<GlooFabric> fabric_;
   ProcessGroups groups_;
+  int local_rank_ = 0;
   int64_t exchanges_ = 0;
 };
 

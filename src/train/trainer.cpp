@@ -157,6 +157,7 @@ void Trainer::open_data() {
 }
 
 void Trainer::open_device() {
+  config_.device.local_rank = world_->local_rank();
   device_ = make_device(config_.device);
   if (const auto why = device_->unsupported(config_.train.precision))
     fail_usage("train.precision = \"", name_of(config_.train.precision), "\" on device ", device_->kind(),

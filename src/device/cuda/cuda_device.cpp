@@ -167,10 +167,12 @@ std::optional<std::string> cuda_unavailable() {
   return text("CUDA cannot start: ", cudaGetErrorString(status));
 }
 
-std::unique_ptr<Device> make_cuda_device() {
+std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config) {
   if (const auto why = cuda_unavailable())
     fail_device("device.kind = \"cuda\": ", *why, "; use device.kind = \"cpu\" or \"auto\"");
-  return std::make_unique<cuda::CudaDevice>(0);
+  int count = 0;
+  cuda::require(cudaGetDeviceCount(&count), "counting the GPUs");
+  return std::make_unique<cuda::CudaDevice>(config.local_rank % count);
 }
 
 }  // namespace hearth
