@@ -39,7 +39,7 @@ class Device {
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* address, size_t bytes) noexcept = 0;
 
-  // Ordered on the compute stream.  `host` must stay valid until synchronize() for copy_in.
+  // Ordered on the compute stream; `host` is free again when this returns.
   virtual void copy_in(const Tensor& to, const void* host) = 0;
   // Returns when `host` holds the values.
   virtual void copy_out(void* host, const Tensor& from) = 0;

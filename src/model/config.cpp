@@ -111,4 +111,16 @@ double flops_per_token(const ModelConfig& m) {
                                                                static_cast<double>(m.context);
 }
 
+const char* name_of(Recompute policy) {
+  switch (policy) {
+    case Recompute::none:
+      return "none";
+    case Recompute::selective:
+      return "selective";
+    case Recompute::block:
+      return "block";
+  }
+  return "?";
+}
+
 }  // namespace hearth

@@ -48,6 +48,7 @@ enum class Recompute : uint8_t {
   selective,  // layernorm and GELU outputs are computed again
   block,      // only the input of each block is kept
 };
+const char* name_of(Recompute policy);
 
 // Matrix-multiply parameters of the unpadded model: all linear layers and the LM head, not the embedding
 // lookup.

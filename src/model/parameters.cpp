@@ -280,7 +280,6 @@ void initialize_in_pieces(Device& device, const Parameter& p, uint64_t seed, int
     const int64_t count = std::min(rows_at_once, values.dim(0) - begin);
     initial_rows(p, seed, first_row + begin, count, host);
     device.copy_in(values.rows(begin, count), host.data());
-    device.synchronize();
   }
 }
 

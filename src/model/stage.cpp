@@ -68,7 +68,6 @@ void Stage::set_input(int slot, const Microbatch& batch, std::span<const int32_t
   device_.copy_in(s.tokens.rows(0, n), tokens.data());
   device_.copy_in(s.positions.rows(0, n), host_positions_.data());
   if (!targets.empty()) device_.copy_in(s.targets.rows(0, n), targets.data());
-  device_.synchronize();
 }
 
 // ---- views

@@ -261,7 +261,6 @@ void CheckpointReader::read(const CheckpointPiece& piece, Device& device) const 
       if (!common.empty()) copy_part(common, source.piece, source.data, part, buffer.data(), element);
     }
     device.copy_in(flat.slice(0, row * row_elements, part.size(slab) * row_elements), buffer.data());
-    device.synchronize();  // the buffer is used again
   }
 }
 

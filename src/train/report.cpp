@@ -61,8 +61,7 @@ std::string memory_line(const MemoryPlan& m) {
 }
 
 std::string precision_line(const TrainConfig& t) {
-  const char* policies[] = {"none", "selective", "block"};
-  return text(name_of(t.precision), ", recompute ", policies[static_cast<int>(t.recompute)], ", seed ",
+  return text(name_of(t.precision), ", recompute ", name_of(t.recompute), ", seed ",
               t.seed);
 }
 

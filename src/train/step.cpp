@@ -103,8 +103,7 @@ void StepRunner::initialize() {
 }
 
 void StepRunner::set_step_params(const StepParams& params) {
-  host_params_ = params;
-  device_.copy_in(step_params_, &host_params_);
+  device_.copy_in(step_params_, &params);
 }
 
 // Each element of the model is counted by one rank: copies by the first rank of the tensor axis, the tied
@@ -206,7 +205,6 @@ StepRunner::Totals StepRunner::reduce_totals(StopWish wish) {
   if (wish != StopWish::none) {
     const double digit = digit_of(wish);
     device_.copy_in(totals_.rows(2, 1), &digit);
-    device_.synchronize();
   }
   groups_.all_reduce(totals_, Reduce::sum);
   Totals host;

@@ -104,7 +104,6 @@ class StepRunner {
   Tensor tied_gradient_;  // of the copy of the embedding on the other end of the pipeline
   Tensor totals_;         // f64 [3], see Totals
   Tensor step_params_;
-  StepParams host_params_;
 };
 
 // The parameters of all chunks of the rank at this place of the grid, in table order.

@@ -16,6 +16,7 @@
 #include "train/generate.h"
 #include "train/log.h"
 #include "train/lr_schedule.h"
+#include "train/memory_fit.h"
 #include "train/report.h"
 #include "train/resume.h"
 #include "train/run_directory.h"
@@ -251,6 +252,7 @@ ExitCode Trainer::run_in_world() {
   find_start();
 
   const MemoryPlan memory = StepRunner::plan(config_, world_->groups().grid);
+  require_memory(config_, world_->groups().grid, *device_);
   log_.line(text("hearth: training in ", config_.run.dir));
   for (const std::string& line :
        start_report(config_, world_->groups().grid, *corpus_, *device_, memory, start_sentence()))

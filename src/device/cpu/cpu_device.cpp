@@ -1,11 +1,11 @@
 // The cpu device: host memory on huge pages, and the fast operations.
 #include <malloc.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 
+#include "base/host_memory.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_ops.h"
@@ -65,9 +65,7 @@ class CpuDevice : public Device {
     std::memcpy(host, from.data, static_cast<size_t>(from.bytes()));
   }
 
-  std::optional<uint64_t> free_bytes() const override {
-    return static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  }
+  std::optional<uint64_t> free_bytes() const override { return available_memory(); }
 
  private:
   int threads_;

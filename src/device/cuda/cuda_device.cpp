@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_device.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/text.h"
@@ -26,6 +27,12 @@ StagingRing::~StagingRing() {
 }
 
 void StagingRing::copy(void* device, const void* host, size_t bytes, cudaStream_t stream) {
+  for (size_t at = 0; at < bytes; at += slot_bytes)
+    copy_piece(static_cast<std::byte*>(device) + at, static_cast<const std::byte*>(host) + at,
+               std::min(slot_bytes, bytes - at), stream);
+}
+
+void StagingRing::copy_piece(void* device, const void* host, size_t bytes, cudaStream_t stream) {
   const size_t slot = static_cast<size_t>(next_);
   next_ = (next_ + 1) % slots;
   if (used_[slot]) require(cudaEventSynchronize(done_[slot]), "waiting for a copy");
@@ -111,10 +118,7 @@ void CudaDevice::release(void* address, size_t) noexcept {
 
 void CudaDevice::copy_in(const Tensor& to, const void* host) {
   check(to.contiguous(), "copy into a tensor with gaps");
-  const size_t bytes = static_cast<size_t>(to.bytes());
-  if (bytes <= StagingRing::slot_bytes) return staging_->copy(to.data, host, bytes, stream(Stream::compute));
-  require(cudaMemcpyAsync(to.data, host, bytes, cudaMemcpyHostToDevice, stream(Stream::compute)),
-          "copying to the GPU");
+  staging_->copy(to.data, host, static_cast<size_t>(to.bytes()), stream(Stream::compute));
 }
 
 void CudaDevice::copy_out(void* host, const Tensor& from) {

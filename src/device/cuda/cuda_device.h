@@ -15,11 +15,12 @@ namespace hearth::cuda {
 // Throws Error(device) that says what failed and what CUDA says about it.
 void require(cudaError_t status, const char* what);
 
-// Small host-to-device copies go through pinned memory of our own, so that the caller's memory is free at
-// once and nothing waits: slots are used in turn, each again when its last copy has ended.
+// Host-to-device copies go through pinned memory of our own, so that the caller's memory is free at once and
+// the host runs ahead of the GPU: slots are used in turn, each again when its last copy has ended.  The ring
+// has room for the batches of several microbatches; only whole weights make the host wait.
 class StagingRing {
  public:
-  static constexpr size_t slot_bytes = 64 << 10;
+  static constexpr size_t slot_bytes = 256 << 10;
 
   StagingRing();
   ~StagingRing();
@@ -30,6 +31,9 @@ class StagingRing {
 
  private:
   static constexpr int slots = 32;
+
+  void copy_piece(void* device, const void* host, size_t bytes, cudaStream_t stream);
+
   void* memory_ = nullptr;
   std::array<cudaEvent_t, slots> done_{};
   std::array<bool, slots> used_{};

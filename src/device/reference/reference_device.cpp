@@ -1,9 +1,8 @@
 // The reference device: host memory and the reference operations.
-#include <unistd.h>
-
 #include <cstdlib>
 #include <cstring>
 
+#include "base/host_memory.h"
 #include "base/text.h"
 #include "device/device.h"
 #include "device/reference/reference_ops.h"
@@ -40,9 +39,7 @@ class ReferenceDevice : public Device {
     std::memcpy(host, from.data, from.bytes());
   }
 
-  std::optional<uint64_t> free_bytes() const override {
-    return static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  }
+  std::optional<uint64_t> free_bytes() const override { return available_memory(); }
 
  private:
   static constexpr size_t alignment = 2 << 20;
