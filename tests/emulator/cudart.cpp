@@ -111,6 +111,12 @@ void run_everything() {
   run_until(r.default_stream, r.default_stream.enqueued);
 }
 
+// What the host does when it waits: until then nothing of the stream may have happened.
+void wait_for(CUstream_st& stream, uint64_t position) {
+  if (stream.completed < position) count_host_wait();
+  run_until(stream, position);
+}
+
 bool is_device_range(const void* address, size_t bytes) {
   return bytes == 0 || device_memory().find(address).contains(address, bytes);
 }
@@ -214,6 +220,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 cudaError_t cudaDeviceSynchronize() {
   if (cudaError_t error = no_device()) return error;
+  count_host_wait();
   run_everything();
   return cudaSuccess;
 }
@@ -373,7 +380,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (cudaError_t error = no_device()) return error;
   CUstream_st& s = resolve(stream);
-  run_until(s, s.enqueued);
+  wait_for(s, s.enqueued);
   return cudaSuccess;
 }
 // A loop of queries makes progress, one operation a query.
@@ -415,7 +422,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (!event) return remember(cudaErrorInvalidResourceHandle);
-  if (event->stream) run_until(*event->stream, event->position);
+  if (event->stream) wait_for(*event->stream, event->position);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {

@@ -54,6 +54,7 @@ struct Statistics {
   uint64_t ldmatrix_conflicts = 0;  // extra shared-memory passes because of bank conflicts
   uint64_t async_bytes = 0;         // cp.async and TMA, to shared memory
   uint64_t block_barriers = 0;
+  uint64_t host_waits = 0;  // the host had to wait for unfinished work of a stream
 };
 Statistics statistics();
 void reset_statistics();

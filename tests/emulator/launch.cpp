@@ -128,6 +128,11 @@ Statistics statistics() {
   return totals().sum;
 }
 
+void count_host_wait() {
+  const std::lock_guard lock(totals().mutex);
+  ++totals().sum.host_waits;
+}
+
 void reset_statistics() {
   const std::lock_guard lock(totals().mutex);
   totals().sum = {};

@@ -9,5 +9,7 @@ namespace hearth::emulator {
 cudaError_t validate(const Kernel& kernel, size_t granted_shared_bytes);
 // Runs every block.  Throws Failure.
 void run(const Kernel& kernel);
+// For Statistics::host_waits.
+void count_host_wait();
 
 }  // namespace hearth::emulator
