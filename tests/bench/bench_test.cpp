@@ -283,6 +283,32 @@ TEST(BenchCheck, AWrongKernelIsReportedAndHasNoNumber) {
   EXPECT_GT(report.results[1].timing.median, 0);
 }
 
+// Beside the target's -1 the other gradients, about 1/V each, hardly count in a norm; they must be right too.
+// (The loss is scaled by 1/1000.)
+class WrongSoftmax : public reference::ReferenceOps {
+ public:
+  void cross_entropy_finish(const Tensor& logits, const Tensor& targets, const VocabShard& shard,
+                            const Tensor& stats, const Tensor& losses, const Tensor& d) override {
+    ReferenceOps::cross_entropy_finish(logits, targets, shard, stats, losses, d);
+    for (int64_t i = 0; i < d.elements(); ++i)
+      if (const double value = load(d.data, d.dtype, i); value > 0 && value < 5e-8)
+        store(d.data, d.dtype, i, 1.5 * value);
+  }
+};
+
+TEST(BenchCheck, SmallNumbersBesideALargeOneCount) {
+  class Device : public Tampering {
+   public:
+    Ops& ops() override { return ops_; }
+    WrongSoftmax ops_;
+  } device;
+  Options options;
+  options.shape = "batch=1,context=4,channels=32,heads=2,layers=1,vocab=50257";
+  const std::vector<Case> cases = all_cases(shape_of(options, Precision::bf16, false));
+  const std::string wrong = check(device, find(cases, "cross_entropy finish"));
+  EXPECT_EQ(wrong.find("d_logits is typically off by"), 0u) << wrong;
+}
+
 // ---- the emulated GPU
 
 // All cases through the whole program's path, products on two engines side by side.
