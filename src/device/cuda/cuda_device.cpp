@@ -57,31 +57,6 @@ const Peak* find_peak(const std::string& name) {
   return nullptr;
 }
 
-// Two points in a stream with the times at which the GPU passed them.
-class EventStopwatch final : public Stopwatch {
- public:
-  explicit EventStopwatch(cudaStream_t stream) : stream_(stream) {
-    for (cudaEvent_t& event : events_)
-      require(cudaEventCreateWithFlags(&event, cudaEventDefault), "creating an event");
-  }
-  ~EventStopwatch() override {
-    for (cudaEvent_t event : events_)
-      if (event) cudaEventDestroy(event);
-  }
-  void start() override { require(cudaEventRecord(events_[0], stream_), "recording an event"); }
-  void stop() override { require(cudaEventRecord(events_[1], stream_), "recording an event"); }
-  double seconds() override {
-    float milliseconds = 0;
-    require(cudaEventSynchronize(events_[1]), "waiting for the GPU");
-    require(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "measuring time on the GPU");
-    return milliseconds * 1e-3;
-  }
-
- private:
-  cudaStream_t stream_;
-  std::array<cudaEvent_t, 2> events_{};
-};
-
 constexpr size_t event_count = 256;
 
 }  // namespace
@@ -91,12 +66,12 @@ CudaDevice::CudaDevice(int index) {
   cudaDeviceProp properties;
   require(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
   name_ = properties.name;
-  cache_bytes_ = static_cast<uint64_t>(properties.l2CacheSize);
   if (properties.major < 8)
     fail_device("GPU ", index, " (", name_, ") is sm_", properties.major, properties.minor,
                 "; the kernels need sm_80 or newer; use device.kind = \"cpu\"");
   description_ = text("cuda, ", name_, ", sm_", properties.major, properties.minor, ", ",
                       human_bytes(properties.totalGlobalMem));
+  cache_bytes_ = static_cast<uint64_t>(properties.l2CacheSize);
   for (cudaStream_t& stream : streams_)
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   events_.resize(event_count);
@@ -184,6 +159,35 @@ std::optional<double> CudaDevice::peak_bandwidth() const {
   const Peak* peak = find_peak(name_);
   return peak ? std::optional(peak->bandwidth) : std::nullopt;
 }
+
+namespace {
+
+// Two points in a stream with the times at which the GPU passed them.
+class EventStopwatch final : public Stopwatch {
+ public:
+  explicit EventStopwatch(cudaStream_t stream) : stream_(stream) {
+    for (cudaEvent_t& event : events_)
+      require(cudaEventCreateWithFlags(&event, cudaEventDefault), "creating an event");
+  }
+  ~EventStopwatch() override {
+    for (cudaEvent_t event : events_)
+      if (event) cudaEventDestroy(event);
+  }
+  void start() override { require(cudaEventRecord(events_[0], stream_), "recording an event"); }
+  void stop() override { require(cudaEventRecord(events_[1], stream_), "recording an event"); }
+  double seconds() override {
+    float milliseconds = 0;
+    require(cudaEventSynchronize(events_[1]), "waiting for the GPU");
+    require(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "measuring time on the GPU");
+    return milliseconds * 1e-3;
+  }
+
+ private:
+  cudaStream_t stream_;
+  std::array<cudaEvent_t, 2> events_{};
+};
+
+}  // namespace
 
 std::unique_ptr<Stopwatch> CudaDevice::stopwatch() {
   return std::make_unique<EventStopwatch>(stream(Stream::compute));
