@@ -65,13 +65,13 @@ CudaDevice::CudaDevice(int index) {
   require(cudaSetDevice(index), "choosing the GPU");
   cudaDeviceProp properties;
   require(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
+  cache_bytes_ = static_cast<uint64_t>(properties.l2CacheSize);
   name_ = properties.name;
   if (properties.major < 8)
     fail_device("GPU ", index, " (", name_, ") is sm_", properties.major, properties.minor,
                 "; the kernels need sm_80 or newer; use device.kind = \"cpu\"");
   description_ = text("cuda, ", name_, ", sm_", properties.major, properties.minor, ", ",
                       human_bytes(properties.totalGlobalMem));
-  cache_bytes_ = static_cast<uint64_t>(properties.l2CacheSize);
   for (cudaStream_t& stream : streams_)
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   events_.resize(event_count);
