@@ -36,7 +36,10 @@ TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -n
   -not -path 'tests/emulator/*' -not -path 'tests/kernels/*'))
 TEST_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(TEST_SRC))
 FUZZ_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/fuzz/*.cpp)))
-BENCH_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.cpp)))
+# The benchmark's cases and their checks are tested on the emulated GPU, so its tests belong to the kernel tests.
+BENCH_TEST_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*_test.cpp)))
+BENCH_OBJ := $(filter-out $(BENCH_TEST_OBJ) $(BUILD)/obj/tests/bench/main.o,$(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.cpp))))
+BENCH_MAIN := $(BUILD)/obj/tests/bench/main.o
 
 # CUDA kernels on the CPU: kernels/*.cu compiled by the host compiler against the SIMT emulator (tests/emulator), which
 # also stands in for the CUDA runtime.  `emulated` is the plain build; `checked` compiles the kernels and their tests so
@@ -91,7 +94,7 @@ format:  ## apply clang-format to every source file
 	@git ls-files $(FORMATTED) | xargs clang-format -i
 
 clean:  ## delete what was built
-	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-bench $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
+	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-bench $(BUILD)/hearth-bench-emulated $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
 	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/lint
 
 $(BUILD)/hearth: $(BUILD)/obj/src/main.o $(BUILD)/libhearth.a
@@ -100,14 +103,18 @@ $(BUILD)/hearth: $(BUILD)/obj/src/main.o $(BUILD)/libhearth.a
 $(BUILD)/hearth-tests: $(TEST_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
 
-$(BUILD)/hearth-bench: $(BENCH_OBJ) $(BUILD)/libhearth.a
-	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lbenchmark
+$(BUILD)/hearth-bench: $(BENCH_MAIN) $(BENCH_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
+
+# The benchmark's list for GPUs on the emulator: a test of its logic, no measurement.
+$(BUILD)/hearth-bench-emulated: $(BENCH_MAIN) $(BENCH_OBJ) $(EMULATED_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
 # The objects of src/device/cuda come before the library, so that their make_cuda_device is linked and not its stand-in.
 $(BUILD)/hearth-emulated: $(BUILD)/obj/src/main.o $(EMULATED_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
-$(BUILD)/hearth-kernel-tests: $(EMULATED_OBJ) $(EMULATED_TEST_OBJ) $(BUILD)/libhearth.a
+$(BUILD)/hearth-kernel-tests: $(EMULATED_OBJ) $(EMULATED_TEST_OBJ) $(BENCH_OBJ) $(BENCH_TEST_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
 
 $(BUILD)/hearth-kernel-tests-checked: $(CHECKED_OBJ) $(BUILD)/libhearth.a
@@ -147,4 +154,4 @@ $(BUILD)/flags: FORCE
 	@echo '$(CXX) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CXX) $(CXXFLAGS_ALL)' > $@
 
 -include $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
--include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/obj/src/main.d
+-include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(BENCH_TEST_OBJ:.o=.d) $(BENCH_MAIN:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/obj/src/main.d

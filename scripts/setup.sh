@@ -21,7 +21,6 @@ needs=(
   "nlohmann-json3-dev nlohmann/json.hpp"
   "libpcre2-dev pcre2.h libpcre2-8.so"
   "libgtest-dev gtest/gtest.h libgtest.a"
-  "libbenchmark-dev benchmark/benchmark.h libbenchmark.so"
 )
 compiler=${CXX:-g++}
 deps=build/deps
@@ -250,7 +249,7 @@ fi
 if ! type -P apt-get >/dev/null || ! type -P dpkg-deb >/dev/null; then
   fail 2 "missing: ${missing[*]}
        These are Debian's package names and this system has no apt. Install the same libraries its own way:
-       g++ >= 12, GNU make, oneDNN, Gloo, cxxopts, toml++, nlohmann-json, PCRE2 (8 bit), GoogleTest, Google Benchmark,
+       g++ >= 12, GNU make, oneDNN, Gloo, cxxopts, toml++, nlohmann-json, PCRE2 (8 bit), GoogleTest,
        with headers and libraries where the compiler finds them (or set CPATH and LIBRARY_PATH)."
 fi
 begin_changes

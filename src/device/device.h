@@ -23,6 +23,15 @@ struct Event {
   uint64_t id = 0;
 };
 
+// Measures the work that the compute stream is given between start() and stop().  seconds() waits for it.
+class Stopwatch {
+ public:
+  virtual ~Stopwatch() = default;
+  virtual void start() = 0;
+  virtual void stop() = 0;
+  virtual double seconds() = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -52,7 +61,14 @@ class Device {
 
   // Dense peak of the datasheet in FLOP/s for the MFU column; unknown for CPUs.
   virtual std::optional<double> peak_flops(Precision) const { return std::nullopt; }
+  // The same for memory, in bytes read and written per second.
+  virtual std::optional<double> peak_bandwidth() const { return std::nullopt; }
   virtual std::optional<uint64_t> free_bytes() const { return std::nullopt; }
+
+  // For benchmarks: a clock (the host's, unless the device has its own), and the size of the last cache
+  // before memory, 0 when unknown.
+  virtual std::unique_ptr<Stopwatch> stopwatch();
+  virtual uint64_t cache_bytes() const;
 };
 
 // Owns a piece of device memory.

@@ -45,17 +45,24 @@ void StagingRing::copy_piece(void* device, const void* host, size_t bytes, cudaS
 
 namespace {
 
-// Dense bf16 peaks of the datasheets, FLOP/s.  MFU is unknown for other GPUs.
+// Dense bf16 peaks and memory bandwidths of the datasheets, FLOP/s and bytes/s.  Unknown for other GPUs.
 struct Peak {
   const char* name;
-  double flops;
+  double flops, bandwidth;
 };
 constexpr Peak peaks[] = {
-    {"H200", 989.5e12},     {"H100 PCIe", 756e12},  {"H100", 989.5e12},  {"GH200", 989.5e12},
-    {"A100", 312e12},       {"A10G", 70e12},        {"A10", 125e12},     {"L40S", 362e12},
-    {"L4", 121e12},         {"RTX 4090", 165.2e12}, {"RTX 3090", 71e12}, {"B200", 2250e12},
-    {"RTX 5090", 209.5e12},
+    {"H200", 989.5e12, 4.8e12},       {"H100 PCIe", 756e12, 2e12}, {"H100", 989.5e12, 3.35e12},
+    {"GH200", 989.5e12, 4.0e12},      {"A100", 312e12, 2.039e12},  {"A10G", 70e12, 600e9},
+    {"A10", 125e12, 600e9},           {"L40S", 362e12, 864e9},     {"L4", 121e12, 300e9},
+    {"RTX 4090", 165.2e12, 1.008e12}, {"RTX 3090", 71e12, 936e9},  {"B200", 2250e12, 8e12},
+    {"RTX 5090", 209.5e12, 1.792e12},
 };
+
+const Peak* find_peak(const std::string& name) {
+  for (const Peak& peak : peaks)
+    if (name.find(peak.name) != std::string::npos) return &peak;
+  return nullptr;
+}
 
 constexpr size_t event_count = 256;
 
@@ -65,6 +72,7 @@ CudaDevice::CudaDevice(int index) {
   require(cudaSetDevice(index), "choosing the GPU");
   cudaDeviceProp properties;
   require(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
+  cache_bytes_ = static_cast<uint64_t>(properties.l2CacheSize);
   name_ = properties.name;
   if (properties.major < 8)
     fail_device("GPU ", index, " (", name_, ") is sm_", properties.major, properties.minor,
@@ -147,9 +155,46 @@ void CudaDevice::wait(Stream which, Event event) {
 }
 
 std::optional<double> CudaDevice::peak_flops(Precision) const {
-  for (const Peak& peak : peaks)
-    if (name_.find(peak.name) != std::string::npos) return peak.flops;
-  return std::nullopt;
+  const Peak* peak = find_peak(name_);
+  return peak ? std::optional(peak->flops) : std::nullopt;
+}
+
+std::optional<double> CudaDevice::peak_bandwidth() const {
+  const Peak* peak = find_peak(name_);
+  return peak ? std::optional(peak->bandwidth) : std::nullopt;
+}
+
+namespace {
+
+// Two points in a stream with the times at which the GPU passed them.
+class EventStopwatch final : public Stopwatch {
+ public:
+  explicit EventStopwatch(cudaStream_t stream) : stream_(stream) {
+    for (cudaEvent_t& event : events_)
+      require(cudaEventCreateWithFlags(&event, cudaEventDefault), "creating an event");
+  }
+  ~EventStopwatch() override {
+    for (cudaEvent_t event : events_)
+      if (event) cudaEventDestroy(event);
+  }
+  void start() override { require(cudaEventRecord(events_[0], stream_), "recording an event"); }
+  void stop() override { require(cudaEventRecord(events_[1], stream_), "recording an event"); }
+  double seconds() override {
+    float milliseconds = 0;
+    require(cudaEventSynchronize(events_[1]), "waiting for the GPU");
+    require(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "measuring time on the GPU");
+    return milliseconds * 1e-3;
+  }
+
+ private:
+  cudaStream_t stream_;
+  std::array<cudaEvent_t, 2> events_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Stopwatch> CudaDevice::stopwatch() {
+  return std::make_unique<EventStopwatch>(stream(Stream::compute));
 }
 
 std::optional<uint64_t> CudaDevice::free_bytes() const {

@@ -60,12 +60,16 @@ class CudaDevice final : public Device {
   void wait(Stream stream, Event event) override;
 
   std::optional<double> peak_flops(Precision precision) const override;
+  std::optional<double> peak_bandwidth() const override;
   std::optional<uint64_t> free_bytes() const override;
+  std::unique_ptr<Stopwatch> stopwatch() override;
+  uint64_t cache_bytes() const override { return cache_bytes_; }
 
  private:
   cudaStream_t stream(Stream which) const { return streams_[static_cast<size_t>(which)]; }
 
   std::string name_, description_;
+  uint64_t cache_bytes_ = 0;
   std::array<cudaStream_t, 3> streams_{};
   std::vector<cudaEvent_t> events_;  // Event::id is an index + 1; used in turn
   size_t next_event_ = 0;
