@@ -135,8 +135,8 @@ struct Operands {
 // The workspace is exactly as large as asked for, so that its canaries see the next byte.
 void run(const GemmArgs& args) {
   const DeviceArray<float> workspace(
-      static_cast<int64_t>(kernels::gemm_workspace_bytes(args) / sizeof(float)));
-  kernels::gemm(args, workspace.data(), nullptr);
+      static_cast<int64_t>(kernels::gemm_sm80_workspace_bytes(args) / sizeof(float)));
+  kernels::gemm_sm80(args, workspace.data(), nullptr);
   workspace.to_host();
 }
 
@@ -331,11 +331,11 @@ TEST(GemmSm80Shapes, EmptyProductsDoNothing) {
   Case none{0, 8, 8};
   GemmArgs args;
   args.m = 0, args.n = 8, args.k = 8;
-  kernels::gemm(args, nullptr, nullptr);
+  kernels::gemm_sm80(args, nullptr, nullptr);
   args.product = Product::weight_gradient;
   args.m = 8, args.k = 0;
-  EXPECT_EQ(kernels::gemm_workspace_bytes(args), 0u);
-  kernels::gemm(args, nullptr, nullptr);
+  EXPECT_EQ(kernels::gemm_sm80_workspace_bytes(args), 0u);
+  kernels::gemm_sm80(args, nullptr, nullptr);
   EXPECT_NO_THROW(test_forward(none, false));
 }
 
@@ -348,7 +348,7 @@ TEST(GemmSm80DeathTest, RefusesWhatItCannotDo) {
   auto refused = [&](auto change) {
     GemmArgs args = good;
     change(args);
-    EXPECT_DEATH(kernels::gemm(args, nullptr, nullptr), "gemm:");
+    EXPECT_DEATH(kernels::gemm_sm80(args, nullptr, nullptr), "gemm:");
   };
   refused([](GemmArgs& p) { p.n = 60; });
   refused([](GemmArgs& p) { p.k = 60; });
