@@ -8,7 +8,8 @@
 //   weight_gradient   O  K  N   dy [k, m]  x [k, n]   dw += fp32      column sums of dy += fp32
 //
 // All matrices are stored row after row with the shapes in brackets and any row stride.  A and B are bf16,
-// sums are fp32, C is bf16 but for dw.  Everything is deterministic: the bits depend on the arguments alone.
+// sums are fp32, C is bf16 but for dw.  Everything is deterministic: the bits depend on the arguments and on
+// the engine alone, which the arguments and the GPU's generation choose.
 #pragma once
 
 #include <cstddef>
@@ -66,8 +67,8 @@ size_t gemm_sm80_workspace_bytes(const GemmArgs& args);
 void gemm_sm80(const GemmArgs& args, void* workspace, cudaStream_t stream);
 
 // The wgmma engine (gemm_sm90.cu), for sm_90 alone; it has one tile, whatever args.tile says.  `supports`:
-// TMA can describe the matrices, which it can unless one is empty or has 2^31 rows.  `pays`: there are enough
-// tiles to be faster than the mma.sync engine.
+// TMA can describe the matrices, which it can unless one is empty or an extent is 2^30 or more.  `pays`:
+// there are enough tiles to be faster than the mma.sync engine.
 bool gemm_sm90_supports(const GemmArgs& args);
 bool gemm_sm90_pays(const GemmArgs& args);
 size_t gemm_sm90_workspace_bytes(const GemmArgs& args);
