@@ -8,7 +8,8 @@
 //   weight_gradient   O  K  N   dy [k, m]  x [k, n]   dw += fp32      column sums of dy += fp32
 //
 // All matrices are stored row after row with the shapes in brackets and any row stride.  A and B are bf16,
-// sums are fp32, C is bf16 but for dw.  Everything is deterministic: the bits depend on the arguments alone.
+// sums are fp32, C is bf16 but for dw.  Everything is deterministic: the bits depend on the arguments and on
+// the engine alone, which the arguments and the GPU's generation choose.
 #pragma once
 
 #include <cstddef>
@@ -50,16 +51,28 @@ struct GemmArgs {
   float* accumulator = nullptr;
   float* column_sums = nullptr;
 
-  // 0 or automatic: chosen by shape.  For tests and measurements.
+  // 0 or automatic: chosen by shape.  For tests and measurements; a given tile means the mma.sync engine.
   GemmTile tile = GemmTile::automatic;
   int splits = 0;  // weight_gradient: parts of k that are summed by different blocks
 };
 
-// The mma.sync engine (gemm_sm80.cu), for every GPU of sm_80 and up.  The workspace, a multiple of 16, is
-// read and written only between the start and the end of the call's work on the stream; it depends on the
-// shape, not on addresses, but for whether column_sums is absent.
+// By the engine that suits the shape and the current GPU.  The workspace, a multiple of 16, is read and
+// written only between the start and the end of the call's work on the stream; its size depends on the shape
+// and the GPU, not on addresses, but for whether column_sums is absent.
 size_t gemm_workspace_bytes(const GemmArgs& args);
 void gemm(const GemmArgs& args, void* workspace, cudaStream_t stream);
+
+// The mma.sync engine (gemm_sm80.cu), for every GPU of sm_80 and up.
+size_t gemm_sm80_workspace_bytes(const GemmArgs& args);
+void gemm_sm80(const GemmArgs& args, void* workspace, cudaStream_t stream);
+
+// The wgmma engine (gemm_sm90.cu), for sm_90 alone; it has one tile, whatever args.tile says.  `supports`:
+// TMA can describe the matrices, which it can unless one is empty or an extent is 2^30 or more.  `pays`:
+// there are enough tiles to be faster than the mma.sync engine.
+bool gemm_sm90_supports(const GemmArgs& args);
+bool gemm_sm90_pays(const GemmArgs& args);
+size_t gemm_sm90_workspace_bytes(const GemmArgs& args);
+void gemm_sm90(const GemmArgs& args, void* workspace, cudaStream_t stream);
 
 // y = gelu(pre), the bits that a forward product with gelu stores: for recomputation.
 void gelu_forward(const bf16* pre, int64_t pre_stride, bf16* y, int64_t y_stride, int64_t rows,

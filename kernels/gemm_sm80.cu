@@ -20,12 +20,10 @@
 //
 // Bytes moved: A and B once per row and column of tiles, mostly from L2, since blocks that run together
 // share them (8 rows of tiles form a group); C, pre and bias once.
-#include "kernels/gemm.h"
-
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/gelu.cuh"
+#include "kernels/gemm_common.cuh"
 #include "kernels/tiles.cuh"
 
 namespace hearth::kernels {
@@ -53,16 +51,6 @@ struct Tiling {
 };
 struct Large : Tiling<128, 128, 2, 2, 2> {};
 struct Small : Tiling<64, 64, 2, 2, 4> {};
-
-// How a product is cut into blocks: block (split, row of tiles, column of tiles), the split outermost.
-struct Plan {
-  uint32_t rows, columns;  // of tiles
-  int splits;              // parts of k
-  int steps;               // of block_k
-  int steps_per_split;     // of all but the last
-  float* partials;         // [splits, m, n], when splits > 1
-  float* partial_sums;     // [splits, columns, m], for column_sums
-};
 
 template <class T>
 using Accumulators = float[T::tiles_m][T::tiles_n][4];
@@ -177,11 +165,7 @@ __device__ __forceinline__ void store8(bf16* to, const Vector<uint32_t>& pairs) 
   store16(reinterpret_cast<uint32_t*>(to), pairs);
 }
 __device__ __forceinline__ Vector<uint32_t> gelu_of(const Vector<uint32_t>& pre) {
-  Vector<uint32_t> y;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    y[i] = ptx::cvt_bf16x2(gelu(low_half(pre[i])), gelu(high_half(pre[i])));
-  return y;
+  return {{gelu_of_pair(pre[0]), gelu_of_pair(pre[1]), gelu_of_pair(pre[2]), gelu_of_pair(pre[3])}};
 }
 
 // An epilogue turns 8 sums at (row, column) into what is stored.  read() fetches what it needs from global
@@ -268,18 +252,6 @@ struct Accumulate {
 
 // ---- the kernel
 
-// Block `index` to its tile.  Blocks run about in order of their index: walking down the columns of groups of
-// 8 rows of tiles, those that run together touch few rows of A and B.
-__device__ __forceinline__ void tile_of(uint32_t index, const Plan& plan, uint32_t& row, uint32_t& column) {
-  constexpr uint32_t group_rows = 8;
-  const uint32_t group = index / (group_rows * plan.columns);
-  const uint32_t first_row = group * group_rows;
-  const uint32_t rows = plan.rows - first_row < group_rows ? plan.rows - first_row : group_rows;
-  const uint32_t in_group = index - first_row * plan.columns;
-  row = first_row + in_group % rows;
-  column = in_group / rows;
-}
-
 template <class T, bool a_k_major, bool b_k_major, class Epilogue>
 __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
     gemm_kernel(const GemmArgs p, const Plan plan) {
@@ -290,14 +262,9 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
   const int thread = static_cast<int>(threadIdx.x);
   const int m = warp_index() / T::warps_n * T::warp_m;  // this warp's corner of the tile
   const int n = warp_index() % T::warps_n * T::warp_n;
-  const uint32_t tiles = plan.rows * plan.columns;
-  const int split = static_cast<int>(blockIdx.x / tiles);
-  uint32_t tile_row, tile_column;
-  tile_of(blockIdx.x % tiles, plan, tile_row, tile_column);
-  const int64_t block_row = static_cast<int64_t>(tile_row) * T::block_m;
-  const int64_t block_column = static_cast<int64_t>(tile_column) * T::block_n;
-  const int begin = split * plan.steps_per_split;
-  const int end = plan.steps - begin < plan.steps_per_split ? plan.steps : begin + plan.steps_per_split;
+  const Work work = work_of<8>(blockIdx.x, plan);
+  const int64_t block_row = static_cast<int64_t>(work.tile_row) * T::block_m;
+  const int64_t block_column = static_cast<int64_t>(work.tile_column) * T::block_n;
 
   auto tile_a = [&](int step) {
     return TileA{shared_memory() + static_cast<SharedAddress>(step % T::stages) * T::stage_bytes};
@@ -323,17 +290,17 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
   if constexpr (sums_columns) {
     if (p.column_sums) clear_column_sums<T>();
   }
-  for (int step = begin; step < begin + T::stages - 1; ++step) {
-    if (step < end) copy_step(step);
+  for (int step = work.begin; step < work.begin + T::stages - 1; ++step) {
+    if (step < work.end) copy_step(step);
     ptx::cp_async_commit();  // empty groups too, so that the count of groups is the count of steps
   }
 
   Accumulators<T> acc = {};
-  uint32_t turn = tile_column;  // steps until this block adds column sums
-  for (int step = begin; step < end; ++step) {
+  uint32_t turn = work.tile_column;  // steps until this block adds column sums
+  for (int step = work.begin; step < work.end; ++step) {
     ptx::cp_async_wait<T::stages - 2>();
     __syncthreads();  // (a) all see the tiles of `step` (b) all are done with those of step - 1
-    if (step + T::stages - 1 < end) copy_step(step + T::stages - 1);
+    if (step + T::stages - 1 < work.end) copy_step(step + T::stages - 1);
     ptx::cp_async_commit();
     multiply_stage<T, a_k_major, b_k_major>(acc, tile_a(step), tile_b(step), m, n);
     if constexpr (sums_columns) {
@@ -346,8 +313,8 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
   stage_accumulators<T>(acc, m, n);
   if constexpr (sums_columns) {
     if (p.column_sums && thread < T::block_m && block_row + thread < p.m)
-      plan.partial_sums[(static_cast<int64_t>(split) * plan.columns + tile_column) * p.m + block_row +
-                        thread] = column_sum<T>(thread);
+      plan.partial_sums[(static_cast<int64_t>(work.split) * plan.columns + work.tile_column) * p.m +
+                        block_row + thread] = column_sum<T>(thread);
   }
   __syncthreads();  // C is staged
 
@@ -360,13 +327,13 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
     typename Epilogue::Input input[at_once] = {};
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      const Place at = {split, block_row + first + i * rows_apart, block_column + column};
+      const Place at = {work.split, block_row + first + i * rows_apart, block_column + column};
       if (at.row < p.m) input[i] = Epilogue::read(p, plan, at);
     }
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       const int row = first + i * rows_apart;
-      const Place at = {split, block_row + row, block_column + column};
+      const Place at = {work.split, block_row + row, block_column + column};
       if (at.row >= p.m) continue;
       const auto low = shared_load<Vector<float>>(staged<T>(row, column));
       const auto high = shared_load<Vector<float>>(staged<T>(row, column + 4));
@@ -376,123 +343,26 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
   }
 }
 
-// to [rows, columns] += sum of `parts` matrices from [parts, rows, columns], in their order.  A thread adds 4
-// neighbours; columns is a multiple of 4.
-constexpr int reduce_threads = 256;
-__global__ void __launch_bounds__(reduce_threads)
-    add_parts_kernel(const float* from, int64_t parts, int64_t rows, int64_t columns, float* to,
-                     int64_t stride) {
-  const int64_t index = global_thread_index() * 4;
-  if (index >= rows * columns) return;
-  Vector<float> sum = load16(from + index);
-  for (int64_t part = 1; part < parts; ++part) {
-    const Vector<float> more = load16(from + part * rows * columns + index);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sum[i] += more[i];
-  }
-  float* target = to + index / columns * stride + index % columns;
-  Vector<float> total = load16(target);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    total[i] += sum[i];
-  store16(target, total);
-}
-
-__global__ void __launch_bounds__(reduce_threads)
-    gelu_kernel(const bf16* pre, int64_t pre_stride, bf16* y, int64_t y_stride, int64_t rows,
-                int64_t columns) {
-  const int64_t index = global_thread_index() * 8;
-  if (index >= rows * columns) return;
-  const int64_t row = index / columns, column = index % columns;
-  const uint32_t* from = reinterpret_cast<const uint32_t*>(pre + row * pre_stride + column);
-  store8(y + row * y_stride + column, gelu_of(ptx::load16_streaming(from)));
-}
-
 // ---- launcher
 
-unsigned grid_size(int64_t blocks) {
-  check(blocks < (int64_t{1} << 31), "gemm: ", blocks, " blocks are more than a grid can have");
-  return static_cast<unsigned>(blocks);
-}
-
 // Blocks of either tile that the GPU is expected to run at once: two large ones on each of 132
-// multiprocessors.  A constant, so that the bits of a result do not depend on the GPU.
-constexpr int64_t blocks_at_once = 264;
-constexpr int64_t least_steps_per_split = 8;
+// multiprocessors.
+constexpr SplitModel split_model = {264, 8, 1 / 16.0};
 
 GemmTile tile_for(const GemmArgs& p) {
   if (p.tile != GemmTile::automatic) return p.tile;
   int64_t blocks = ceil_div(p.m, Large::block_m) * ceil_div(p.n, Large::block_n);
   if (p.product == Product::weight_gradient)
-    blocks *= std::max<int64_t>(1, p.k / Large::block_k / least_steps_per_split);
-  return blocks < blocks_at_once / 2 ? GemmTile::small : GemmTile::large;
-}
-
-// The number of parts that takes the least time by this model: a step of a tile takes 1 in each of
-// `blocks_at_once`; writing and reading one tile of partial sums takes 1/16, all multiprocessors together.
-int splits_for(const GemmArgs& p, int64_t tiles, int64_t steps) {
-  if (p.product != Product::weight_gradient) return 1;
-  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(steps / least_steps_per_split, 64));
-  int64_t best = 1;
-  double best_time = 0;
-  for (int64_t splits = 1; splits <= most; ++splits) {
-    const int64_t waves = ceil_div(tiles * splits, blocks_at_once);
-    const double partials = splits > 1 ? static_cast<double>(tiles * splits) / 16 : 0;
-    const double time = static_cast<double>(waves * ceil_div(steps, splits)) + partials;
-    if (splits == 1 || time < best_time) best = splits, best_time = time;
-  }
-  return static_cast<int>(best);
+    blocks *= std::max<int64_t>(1, p.k / Large::block_k / split_model.least_steps_per_split);
+  return blocks < split_model.blocks_at_once / 2 ? GemmTile::small : GemmTile::large;
 }
 
 template <class T>
-Plan plan_for(const GemmArgs& p) {
-  Plan plan = {};
-  const int64_t rows = ceil_div(p.m, T::block_m), columns = ceil_div(p.n, T::block_n);
-  const int64_t steps = ceil_div(p.k, T::block_k);
-  grid_size(rows * columns);
-  check(steps < (int64_t{1} << 30), "gemm: a sum over ", p.k, " elements is too long");
-  plan.rows = static_cast<uint32_t>(rows);
-  plan.columns = static_cast<uint32_t>(columns);
-  plan.steps = static_cast<int>(steps);
-  const int64_t wanted = p.splits > 0 ? p.splits : splits_for(p, rows * columns, steps);
-  plan.steps_per_split = static_cast<int>(ceil_div(steps, wanted));
-  plan.splits = plan.steps ? static_cast<int>(ceil_div(steps, plan.steps_per_split)) : 1;  // none is empty
-  return plan;
-}
-Plan plan_for(const GemmArgs& p) {
-  return tile_for(p) == GemmTile::large ? plan_for<Large>(p) : plan_for<Small>(p);
-}
+constexpr TileShape tile_shape = {T::block_m, T::block_n, T::block_k};
 
-// Floats of the workspace: partial products, then partial column sums.
-int64_t partials_size(const GemmArgs& p, const Plan& plan) {
-  return plan.splits > 1 ? plan.splits * p.m * p.n : 0;
-}
-int64_t partial_sums_size(const GemmArgs& p, const Plan& plan) {
-  return p.column_sums ? int64_t{plan.splits} * plan.columns * p.m : 0;
-}
-
-void check_args(const GemmArgs& p, const void* workspace) {
-  const bool gradient = p.product == Product::weight_gradient;
-  check(p.m >= 0 && p.n % 8 == 0 && p.n > 0 && p.k >= 0 && (gradient ? p.m : p.k) % 8 == 0,
-        "gemm: extents must be multiples of 8, but for the number of tokens, not ", p.m, ", ", p.n, ", ",
-        p.k);
-  check(p.a_stride % 8 == 0 && p.b_stride % 8 == 0 && p.c_stride % 8 == 0 && p.pre_stride % 8 == 0,
-        "gemm: row strides must be multiples of 8, not ", p.a_stride, ", ", p.b_stride, ", ", p.c_stride,
-        ", ", p.pre_stride);
-  check(p.a && p.b && (gradient ? p.accumulator != nullptr : p.c != nullptr), "gemm: an operand is missing");
-  for (const void* address :
-       {static_cast<const void*>(p.a), static_cast<const void*>(p.b), static_cast<const void*>(p.c),
-        static_cast<const void*>(p.bias), static_cast<const void*>(p.pre),
-        static_cast<const void*>(p.factor_pre), static_cast<const void*>(p.accumulator),
-        static_cast<const void*>(p.column_sums), workspace})
-    check(reinterpret_cast<uintptr_t>(address) % 16 == 0, "gemm: an operand is not aligned to 16 bytes");
-  const bool forward = p.product == Product::forward;
-  check(forward || (!p.bias && !p.gelu && !p.pre), "gemm: bias and gelu belong to the forward product");
-  check(p.gelu || !p.pre, "gemm: the pre-activation is stored only with gelu");
-  check(p.product == Product::input_gradient || !p.factor_pre, "gemm: gelu' belongs to the input gradient");
-  check(gradient || (!p.accumulator && !p.column_sums && p.splits <= 1),
-        "gemm: only the weight gradient accumulates");
+Plan sm80_plan(const GemmArgs& p) {
+  return tile_for(p) == GemmTile::large ? plan_for(p, tile_shape<Large>, split_model)
+                                        : plan_for(p, tile_shape<Small>, split_model);
 }
 
 template <class T, bool a_k_major, bool b_k_major, class Epilogue>
@@ -501,12 +371,6 @@ void launch_gemm(const GemmArgs& p, const Plan& plan, cudaStream_t stream) {
   const size_t shared_bytes = T::ring_bytes + (p.column_sums ? T::sums_bytes : 0);
   launch(gemm_kernel<T, a_k_major, b_k_major, Epilogue>, grid_size(blocks), T::threads, shared_bytes, stream,
          p, plan);
-}
-
-void add_parts(const float* from, int64_t parts, int64_t rows, int64_t columns, float* to, int64_t stride,
-               cudaStream_t stream) {
-  launch(add_parts_kernel, grid_size(ceil_div(rows * columns, 4 * reduce_threads)), reduce_threads, 0, stream,
-         from, parts, rows, columns, to, stride);
 }
 
 template <class T>
@@ -519,42 +383,26 @@ void launch_product(const GemmArgs& p, Plan plan, void* workspace, cudaStream_t 
       if (p.factor_pre) return launch_gemm<T, true, false, GeluGradient>(p, plan, stream);
       return launch_gemm<T, true, false, Store>(p, plan, stream);
     case Product::weight_gradient:
-      check(workspace || gemm_workspace_bytes(p) == 0, "gemm: the workspace is missing");
-      plan.partials = static_cast<float*>(workspace);
-      plan.partial_sums = plan.partials + partials_size(p, plan);
+      set_workspace(p, plan, workspace);
       launch_gemm<T, false, false, Accumulate>(p, plan, stream);
-      if (plan.splits > 1) add_parts(plan.partials, plan.splits, p.m, p.n, p.accumulator, p.c_stride, stream);
-      if (p.column_sums)
-        add_parts(plan.partial_sums, int64_t{plan.splits} * plan.columns, 1, p.m, p.column_sums, p.m, stream);
+      add_partials(p, plan, stream);
   }
 }
 
 }  // namespace
 
-size_t gemm_workspace_bytes(const GemmArgs& p) {
-  if (p.product != Product::weight_gradient) return 0;
-  const Plan plan = plan_for(p);
-  return static_cast<size_t>(partials_size(p, plan) + partial_sums_size(p, plan)) * sizeof(float);
+size_t gemm_sm80_workspace_bytes(const GemmArgs& p) {
+  return p.product == Product::weight_gradient ? workspace_bytes(p, sm80_plan(p)) : 0;
 }
 
-void gemm(const GemmArgs& p, void* workspace, cudaStream_t stream) {
+void gemm_sm80(const GemmArgs& p, void* workspace, cudaStream_t stream) {
   if (p.m == 0 || (p.product == Product::weight_gradient && p.k == 0)) return;
   check_args(p, workspace);
-  const Plan plan = plan_for(p);
+  const Plan plan = sm80_plan(p);
   if (tile_for(p) == GemmTile::large)
     launch_product<Large>(p, plan, workspace, stream);
   else
     launch_product<Small>(p, plan, workspace, stream);
-}
-
-void gelu_forward(const bf16* pre, int64_t pre_stride, bf16* y, int64_t y_stride, int64_t rows,
-                  int64_t columns, cudaStream_t stream) {
-  if (rows == 0) return;
-  check(columns % 8 == 0 && pre_stride % 8 == 0 && y_stride % 8 == 0 &&
-            reinterpret_cast<uintptr_t>(pre) % 16 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0,
-        "gelu: columns and row strides must be multiples of 8, addresses of 16");
-  launch(gelu_kernel, grid_size(ceil_div(rows * columns, 8 * reduce_threads)), reduce_threads, 0, stream, pre,
-         pre_stride, y, y_stride, rows, columns);
 }
 
 }  // namespace hearth::kernels

@@ -1,276 +1,14 @@
 // kernels/gemm_sm80.cu: exact with whole numbers in every layout, and the same bits under every schedule.
-//
-// Every matrix is followed, at the end of each row and after the last one, by NaN, which a wrong bound would
-// pull in; outputs are NaN at first, so that elements nobody writes, and writes beyond the rows, show.
-#include <cmath>
-#include <limits>
-
-#include "kernels/device_array.h"
-#include "kernels/gemm.h"
+// gemm_test_support.h says what the tests check.
+#include "kernels/gemm_test_support.h"
 
 namespace hearth::testing {
 namespace {
 
-using kernels::GemmArgs;
-using kernels::GemmTile;
-using kernels::Product;
-
 class GemmSm80 : public ScheduledTest {};
 INSTANTIATE_TEST_SUITE_P(, GemmSm80, every_schedule(), schedule_name);
 
-struct Case {
-  int64_t m, n, k;
-  GemmTile tile = GemmTile::automatic;
-  int splits = 0;
-};
-std::string name_of(const Case& s) {
-  return std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k);
-}
-
-// rows x columns on the host and, with a row stride, on the device.
-template <class T>
-struct Matrix {
-  Matrix(std::vector<T> values, int64_t rows, int64_t columns, int64_t padding)
-      : host(std::move(values)), rows(rows), columns(columns), stride(columns + padding), device(padded()) {}
-  Matrix(int64_t rows, int64_t columns, int64_t padding)  // NaN: an output
-      : rows(rows), columns(columns), stride(columns + padding), device((rows + 2) * stride) {}
-
-  float operator()(int64_t row, int64_t column) const {
-    return static_cast<float>(host[static_cast<size_t>(row * columns + column)]);
-  }
-  T* data() const { return device.data(); }
-  // From the device to the host; what is beyond the rows must still be NaN.
-  void fetch() {
-    const std::vector<T> all = device.to_host();
-    host.resize(static_cast<size_t>(rows * columns));
-    for (int64_t r = 0; r < rows + 2; ++r)
-      for (int64_t c = 0; c < stride; ++c) {
-        const T value = all[static_cast<size_t>(r * stride + c)];
-        if (r < rows && c < columns)
-          host[static_cast<size_t>(r * columns + c)] = value;
-        else
-          ASSERT_TRUE(std::isnan(static_cast<float>(value))) << "written beyond a row: " << r << ", " << c;
-      }
-  }
-
-  void set(std::vector<T> values) {
-    host = std::move(values);
-    device.set(padded());
-  }
-
-  std::vector<T> host;
-  int64_t rows, columns, stride;
-  DeviceArray<T> device;
-
- private:
-  std::vector<T> padded() const {
-    std::vector<T> all(static_cast<size_t>((rows + 2) * stride), T(std::numeric_limits<float>::quiet_NaN()));
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < columns; ++c)
-        all[static_cast<size_t>(r * stride + c)] = host[static_cast<size_t>(r * columns + c)];
-    return all;
-  }
-};
-
-// Whole numbers from -limit to limit, in units of `unit`, a power of two.
-Matrix<bf16> integers(int64_t rows, int64_t columns, int64_t padding, int limit, uint64_t seed,
-                      float unit = 1) {
-  std::vector<bf16> values = random_integers<bf16>(rows * columns, limit, seed);
-  for (bf16& value : values)
-    value = bf16(static_cast<float>(value) * unit);
-  return {std::move(values), rows, columns, padding};
-}
-
-// A product's operands, and its exact result.
-struct Operands {
-  Operands(Product product, const Case& s, int limit, float unit = 1)
-      : product(product),
-        size(s),
-        a(a_k_major() ? integers(s.m, s.k, 8, limit, 1, unit) : integers(s.k, s.m, 8, limit, 1, unit)),
-        b(b_k_major() ? integers(s.n, s.k, 16, limit, 2, unit) : integers(s.k, s.n, 16, limit, 2, unit)) {}
-  // Other values, in the order in which the matrices are stored.
-  void set(std::vector<bf16> new_a, std::vector<bf16> new_b) {
-    a.set(std::move(new_a));
-    b.set(std::move(new_b));
-  }
-
-  bool a_k_major() const { return product != Product::weight_gradient; }
-  bool b_k_major() const { return product == Product::forward; }
-  GemmArgs args() const {
-    GemmArgs p;
-    p.product = product;
-    p.m = size.m, p.n = size.n, p.k = size.k;
-    p.a = a.data(), p.b = b.data();
-    p.a_stride = a.stride, p.b_stride = b.stride;
-    p.tile = size.tile;
-    p.splits = size.splits;
-    return p;
-  }
-  // A B in fp64, exact for whole numbers.
-  std::vector<double> exact() const {
-    std::vector<double> wide_a(static_cast<size_t>(size.m * size.k)),
-        wide_b(static_cast<size_t>(size.n * size.k));
-    for (int64_t i = 0; i < size.m; ++i)
-      for (int64_t l = 0; l < size.k; ++l)
-        wide_a[i * size.k + l] = a_k_major() ? a(i, l) : a(l, i);
-    for (int64_t j = 0; j < size.n; ++j)
-      for (int64_t l = 0; l < size.k; ++l)
-        wide_b[j * size.k + l] = b_k_major() ? b(j, l) : b(l, j);
-    std::vector<double> c(static_cast<size_t>(size.m * size.n));
-    for (int64_t i = 0; i < size.m; ++i)
-      for (int64_t j = 0; j < size.n; ++j) {
-        double sum = 0;
-        for (int64_t l = 0; l < size.k; ++l)
-          sum += wide_a[i * size.k + l] * wide_b[j * size.k + l];
-        c[i * size.n + j] = sum;
-      }
-    return c;
-  }
-
-  Product product;
-  Case size;
-  Matrix<bf16> a, b;
-};
-
-// The workspace is exactly as large as asked for, so that its canaries see the next byte.
-void run(const GemmArgs& args) {
-  const DeviceArray<float> workspace(
-      static_cast<int64_t>(kernels::gemm_workspace_bytes(args) / sizeof(float)));
-  kernels::gemm(args, workspace.data(), nullptr);
-  workspace.to_host();
-}
-
-void expect_equal(const Matrix<bf16>& c, const std::vector<double>& expected, const Case& s) {
-  for (int64_t i = 0; i < s.m; ++i)
-    for (int64_t j = 0; j < s.n; ++j)
-      ASSERT_EQ(c(i, j), static_cast<float>(bf16(static_cast<float>(expected[i * s.n + j]))))
-          << "row " << i << " column " << j << " of " << name_of(s);
-}
-
-void test_forward(const Case& s, bool with_bias) {
-  const Operands x(Product::forward, s, 15);
-  const Matrix<bf16> bias = integers(1, s.n, 8, 100, 3);
-  Matrix<bf16> y(s.m, s.n, 24);
-  GemmArgs args = x.args();
-  args.c = y.data(), args.c_stride = y.stride;
-  args.bias = with_bias ? bias.data() : nullptr;
-  run(args);
-  y.fetch();
-  std::vector<double> expected = x.exact();
-  if (with_bias)
-    for (int64_t i = 0; i < s.m * s.n; ++i)
-      expected[i] += bias(0, i % s.n);
-  expect_equal(y, expected, s);
-}
-
-void test_input_gradient(const Case& s) {
-  const Operands x(Product::input_gradient, s, 15);
-  Matrix<bf16> dx(s.m, s.n, 8);
-  GemmArgs args = x.args();
-  args.c = dx.data(), args.c_stride = dx.stride;
-  run(args);
-  dx.fetch();
-  expect_equal(dx, x.exact(), s);
-}
-
-void test_weight_gradient(const Case& s, bool with_sums) {
-  const Operands x(Product::weight_gradient, s, 15);
-  Matrix<float> dw(random_integers<float>(s.m * s.n, 1000, 4), s.m, s.n, 8);
-  Matrix<float> dbias(random_integers<float>(s.m, 1000, 5), 1, s.m, 8);
-  std::vector<double> expected = x.exact(), expected_sums(dbias.host.begin(), dbias.host.end());
-  for (int64_t i = 0; i < s.m * s.n; ++i)
-    expected[i] += dw.host[i];
-  for (int64_t i = 0; i < s.m; ++i)
-    for (int64_t l = 0; with_sums && l < s.k; ++l)
-      expected_sums[i] += x.a(l, i);
-  GemmArgs args = x.args();
-  args.accumulator = dw.data(), args.c_stride = dw.stride;
-  args.column_sums = with_sums ? dbias.data() : nullptr;
-  run(args);
-  dw.fetch();
-  dbias.fetch();
-  for (int64_t i = 0; i < s.m; ++i) {
-    ASSERT_EQ(dbias(0, i), expected_sums[i]) << "column sum " << i << " of " << name_of(s);
-    for (int64_t j = 0; j < s.n; ++j)
-      ASSERT_EQ(dw(i, j), expected[i * s.n + j]) << "row " << i << " column " << j << " of " << name_of(s);
-  }
-}
-
-// ---- gelu
-
-constexpr double gelu_c = 0.79788456080286535588;
-double gelu(double x) {
-  return x / (1 + std::exp(-2 * gelu_c * (x + 0.044715 * x * x * x)));
-}
-double gelu_derivative(double x) {
-  const double s = 1 / (1 + std::exp(-2 * gelu_c * (x + 0.044715 * x * x * x)));
-  return s + 2 * x * s * (1 - s) * gelu_c * (1 + 3 * 0.044715 * x * x);
-}
-
-// Half a unit of bf16 at x, and 2% of that for fp32's errors before.
-double rounding(double x) {
-  return x == 0 ? 0 : std::ldexp(1.02, std::ilogb(x) - 8);
-}
-
-// y must be gelu of the stored pre-activation; `pre` itself is exact or, with random numbers, within
-// rounding.
-void expect_gelu(const Matrix<bf16>& pre, const Matrix<bf16>& y) {
-  for (int64_t i = 0; i < pre.rows; ++i)
-    for (int64_t j = 0; j < pre.columns; ++j) {
-      const double expected = gelu(pre(i, j));
-      ASSERT_NEAR(y(i, j), expected, rounding(expected) + 1e-30) << "gelu(" << pre(i, j) << ")";
-    }
-}
-
-// Operands in units of 1/16, so that sums are exact in fp32, about 2 in size, and not bf16 numbers.
-void test_gelu(const Case& s) {
-  const Operands x(Product::forward, s, 15, 1 / 16.0f);
-  const Matrix<bf16> bias = integers(1, s.n, 8, 15, 3, 1 / 16.0f);
-  Matrix<bf16> pre(s.m, s.n, 8), y(s.m, s.n, 16), y_alone(s.m, s.n, 16), again(s.m, s.n, 8);
-  GemmArgs args = x.args();
-  args.c = y.data(), args.c_stride = y.stride;
-  args.pre = pre.data(), args.pre_stride = pre.stride;
-  args.bias = bias.data();
-  args.gelu = true;
-  run(args);
-  kernels::gelu_forward(pre.data(), pre.stride, again.data(), again.stride, s.m, s.n, nullptr);
-  args.c = y_alone.data();
-  args.pre = nullptr;
-  run(args);
-  for (Matrix<bf16>* matrix : {&pre, &y, &y_alone, &again})
-    matrix->fetch();
-  std::vector<double> expected = x.exact();
-  for (int64_t i = 0; i < s.m * s.n; ++i)
-    expected[i] += bias(0, i % s.n);
-  expect_equal(pre, expected, s);
-  expect_gelu(pre, y);
-  for (int64_t i = 0; i < s.m * s.n; ++i) {
-    ASSERT_EQ(y.host[i].bits, y_alone.host[i].bits) << "without storing the pre-activation: " << i;
-    ASSERT_EQ(y.host[i].bits, again.host[i].bits) << "recomputed from the pre-activation: " << i;
-  }
-}
-
-void expect_gelu_gradient(const std::vector<double>& product, const Matrix<bf16>& pre, const Matrix<bf16>& dx,
-                          double error) {
-  for (int64_t i = 0; i < dx.rows; ++i)
-    for (int64_t j = 0; j < dx.columns; ++j) {
-      const double exact = product[i * dx.columns + j];
-      const double expected = exact * gelu_derivative(pre(i, j));
-      ASSERT_NEAR(dx(i, j), expected, rounding(expected) + 1e-6 * std::abs(exact) + error)
-          << "gelu'(" << pre(i, j) << ") at " << i << ", " << j;
-    }
-}
-
-void test_gelu_gradient(const Case& s) {
-  const Operands x(Product::input_gradient, s, 15);
-  Matrix<bf16> pre(random_normal<bf16>(s.m * s.n, 2, 6), s.m, s.n, 8), dx(s.m, s.n, 24);
-  GemmArgs args = x.args();
-  args.c = dx.data(), args.c_stride = dx.stride;
-  args.factor_pre = pre.data(), args.pre_stride = pre.stride;
-  run(args);
-  dx.fetch();
-  expect_gelu_gradient(x.exact(), pre, dx, 0);
-}
+constexpr Engine engine = {kernels::gemm_sm80_workspace_bytes, kernels::gemm_sm80};
 
 // ---- every schedule
 
@@ -279,13 +17,13 @@ TEST_P(GemmSm80, ForwardIsExact) {
                         Case{1, 8, 8, GemmTile::large}, Case{64, 64, 160, GemmTile::small},
                         Case{65, 72, 168, GemmTile::small}, Case{1, 8, 8, GemmTile::small}})
     for (const bool bias : {false, true})
-      test_forward(s, bias);
+      test_forward(engine, s, bias);
 }
 
 TEST_P(GemmSm80, InputGradientIsExact) {
   for (const Case& s : {Case{128, 128, 32, GemmTile::large}, Case{130, 136, 168, GemmTile::large},
                         Case{64, 64, 160, GemmTile::small}, Case{65, 72, 168, GemmTile::small}})
-    test_input_gradient(s);
+    test_input_gradient(engine, s);
 }
 
 TEST_P(GemmSm80, WeightGradientAddsExactly) {
@@ -294,49 +32,49 @@ TEST_P(GemmSm80, WeightGradientAddsExactly) {
                         Case{72, 136, 163, GemmTile::small, 1}, Case{72, 136, 163, GemmTile::small, 3},
                         Case{8, 8, 1, GemmTile::small, 1}, Case{8, 8, 300, GemmTile::small, 100}})
     for (const bool sums : {false, true})
-      test_weight_gradient(s, sums);
+      test_weight_gradient(engine, s, sums);
 }
 
 TEST_P(GemmSm80, GeluOfTheRoundedPreActivation) {
-  test_gelu({65, 136, 40, GemmTile::small});
-  test_gelu({65, 136, 40, GemmTile::large});
+  test_gelu(engine, {65, 136, 40, GemmTile::small});
+  test_gelu(engine, {65, 136, 40, GemmTile::large});
 }
 
 TEST_P(GemmSm80, GradientTimesGeluDerivative) {
-  test_gelu_gradient({65, 136, 40, GemmTile::small});
-  test_gelu_gradient({65, 136, 40, GemmTile::large});
+  test_gelu_gradient(engine, {65, 136, 40, GemmTile::small});
+  test_gelu_gradient(engine, {65, 136, 40, GemmTile::large});
 }
 
 // ---- one schedule
 
 // Tiles and parts are chosen by shape; whatever is chosen is exact.
 TEST(GemmSm80Shapes, OfModels) {
-  test_forward({512, 192, 64}, true);
-  test_forward({1023, 768, 64}, true);
-  test_forward({5, 50304, 8}, false);
-  test_forward({1408, 1536, 40}, false);  // large tiles, two groups of rows
-  test_forward({1, 1600, 768}, true);
-  test_input_gradient({63, 768, 1600});
-  test_input_gradient({1000, 64, 256});
-  test_weight_gradient({192, 64, 512}, true);
-  test_weight_gradient({768, 768, 1023}, true);
-  test_weight_gradient({50304, 8, 3}, false);
+  test_forward(engine, {512, 192, 64}, true);
+  test_forward(engine, {1023, 768, 64}, true);
+  test_forward(engine, {5, 50304, 8}, false);
+  test_forward(engine, {1408, 1536, 40}, false);  // large tiles, two groups of rows
+  test_forward(engine, {1, 1600, 768}, true);
+  test_input_gradient(engine, {63, 768, 1600});
+  test_input_gradient(engine, {1000, 64, 256});
+  test_weight_gradient(engine, {192, 64, 512}, true);
+  test_weight_gradient(engine, {768, 768, 1023}, true);
+  test_weight_gradient(engine, {50304, 8, 3}, false);
 }
 
 TEST(GemmSm80Shapes, ManyRowsOfTiles) {
-  test_forward({70000, 8, 8}, true);  // more rows of tiles than gridDim.y could hold rows of 1
+  test_forward(engine, {70000, 8, 8}, true);  // more rows of tiles than gridDim.y could hold rows of 1
 }
 
 TEST(GemmSm80Shapes, EmptyProductsDoNothing) {
   Case none{0, 8, 8};
   GemmArgs args;
   args.m = 0, args.n = 8, args.k = 8;
-  kernels::gemm(args, nullptr, nullptr);
+  kernels::gemm_sm80(args, nullptr, nullptr);
   args.product = Product::weight_gradient;
   args.m = 8, args.k = 0;
-  EXPECT_EQ(kernels::gemm_workspace_bytes(args), 0u);
-  kernels::gemm(args, nullptr, nullptr);
-  EXPECT_NO_THROW(test_forward(none, false));
+  EXPECT_EQ(kernels::gemm_sm80_workspace_bytes(args), 0u);
+  kernels::gemm_sm80(args, nullptr, nullptr);
+  EXPECT_NO_THROW(test_forward(engine, none, false));
 }
 
 TEST(GemmSm80DeathTest, RefusesWhatItCannotDo) {
@@ -348,7 +86,7 @@ TEST(GemmSm80DeathTest, RefusesWhatItCannotDo) {
   auto refused = [&](auto change) {
     GemmArgs args = good;
     change(args);
-    EXPECT_DEATH(kernels::gemm(args, nullptr, nullptr), "gemm:");
+    EXPECT_DEATH(kernels::gemm_sm80(args, nullptr, nullptr), "gemm:");
   };
   refused([](GemmArgs& p) { p.n = 60; });
   refused([](GemmArgs& p) { p.k = 60; });
@@ -364,13 +102,6 @@ TEST(GemmSm80DeathTest, RefusesWhatItCannotDo) {
 
 // ---- numbers that round
 
-double norm_of_row(const Operands& x, int64_t i) {
-  double sum = 0;
-  for (int64_t l = 0; l < x.size.k; ++l)
-    sum += double{x.a_k_major() ? x.a(i, l) : x.a(l, i)} * (x.a_k_major() ? x.a(i, l) : x.a(l, i));
-  return std::sqrt(sum);
-}
-
 TEST(GemmSm80Rounding, GeluOfNormalNumbers) {
   const Case s{130, 136, 264, GemmTile::large};
   Operands x(Product::forward, s, 0);
@@ -380,7 +111,7 @@ TEST(GemmSm80Rounding, GeluOfNormalNumbers) {
   args.c = y.data(), args.c_stride = y.stride;
   args.pre = pre.data(), args.pre_stride = pre.stride;
   args.gelu = true;
-  run(args);
+  run(engine, args);
   pre.fetch();
   y.fetch();
   const std::vector<double> expected = x.exact();
@@ -413,7 +144,7 @@ TEST(GemmSm80Rounding, GeluOfEveryBf16) {
   GemmArgs args = x.args();
   args.c = dx.data(), args.c_stride = dx.stride;
   args.factor_pre = every.data(), args.pre_stride = every.stride;
-  run(args);
+  run(engine, args);
   dx.fetch();
   expect_gelu_gradient(x.exact(), every, dx, 0);
 }
@@ -432,7 +163,7 @@ TEST(GemmSm80Rounding, SameBitsUnderEverySchedule) {
     GemmArgs args = x.args();
     args.accumulator = dw.data(), args.c_stride = dw.stride;
     args.column_sums = sums.data();
-    run(args);
+    run(engine, args);
     dw.fetch();
     sums.fetch();
     if (first.empty()) {
