@@ -43,7 +43,8 @@ BENCH_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.c
 # that the race detector sees every access to global memory (the __tsan_* calls are the emulator's, libtsan is not used).
 KERNELS := $(sort $(wildcard kernels/*.cu))
 EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard tests/emulator/*.cpp)))
-KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp))
+KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp \
+  tests/device/ops_*_test.cpp) tests/support/op_bench.cpp)
 EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
