@@ -53,7 +53,7 @@ CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(CUDA_HOST)) 
 
 FORMATTED := '*.cpp' '*.h' '*.cu' '*.cuh'
 
-.PHONY: all help emulated setup quickstart test test-long bench lint format clean FORCE
+.PHONY: all help emulated mutants setup quickstart test test-long bench lint format clean FORCE
 .DEFAULT_GOAL := all
 
 all: setup  ## build build/hearth (installs what is missing first)
@@ -76,6 +76,9 @@ test: setup  ## build and run all tests
 test-long: setup  ## soak, fuzz, kill loops, full matrices
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests
 	@tests/run_long.sh $(BUILD)
+
+mutants:  ## break copies of the CUDA kernels; the tests must notice (part of make test)
+	@EMULATED_CXX='$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL)' EMULATED_LINK='$(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main' tests/kernels/mutants.sh $(BUILD)
 
 emulated: setup  ## build build/hearth-emulated: device.kind = "cuda" on the CPU, through the SIMT emulator
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth-emulated
