@@ -2,7 +2,7 @@
 # Are the kernel tests able to fail?  tests/kernels/mutants.sh [BUILD]        (make mutants; part of make test)
 #
 # Each mutant is a copy of a real kernel, in BUILD/mutants, with one line deleted or changed: a barrier, a wait for
-# an asynchronous copy, the zero fill beyond a matrix.  It is linked with the suite of that kernel, which must fail;
+# an asynchronous copy, the zero fill beyond a matrix, a 64-bit offset.  It is linked with the suite of that kernel, which must fail;
 # the suite must pass with the kernel as it is.  A line that is no longer there exactly once is a failure too.
 # Prints what happened to each; the last line is "N killed, N survived".
 #
@@ -15,9 +15,10 @@ objects=$build/obj/emulated
 mutants=$build/mutants
 : "${EMULATED_CXX:?start this with make mutants}" "${EMULATED_LINK:?start this with make mutants}"
 
+# ONLY, a regular expression, chooses some.
 # name | kernel | file that changes | its line, exact but for indentation | what it becomes | suite | filter
 table() {
-  cat <<'TABLE'
+  grep -E "^(${ONLY:-.*})\|" <<'TABLE'
 gemm-barrier|gemm_sm80|gemm_sm80.cu|__syncthreads();  // (a) all see the tiles of `step` (b) all are done with those of step - 1||gemm_sm80|GemmSm80.ForwardIsExact/*
 gemm-no-wait|gemm_sm80|gemm_sm80.cu|ptx::cp_async_wait<T::stages - 2>();||gemm_sm80|GemmSm80.ForwardIsExact/*
 gemm-wait-too-shallow|gemm_sm80|gemm_sm80.cu|ptx::cp_async_wait<T::stages - 2>();|ptx::cp_async_wait<T::stages - 1>();|gemm_sm80|GemmSm80.ForwardIsExact/*
@@ -35,6 +36,8 @@ reduce-too-early|cross_entropy|simt.cuh|block_sync(site);  // all partial result
 loss-reads-padding|cross_entropy|cross_entropy.cu|if (column + j >= p.shard.valid) x[j] = minus_infinity;  // padding||cross_entropy|*CrossEntropy*
 norm-sums-barrier|residual_norm|residual_norm.cu|__syncthreads();  // all warps' sums are visible||residual_norm|*ResidualNorm.Backward*
 scatter-counts-barrier|embedding|embedding.cu|__syncthreads();  // (a) the warps' counts are visible (b) all are done with the list that is overwritten||embedding|*Embedding.TokensBackward*
+offset-of-rows|cross_entropy|rows.h|constexpr T* row(int64_t r) const { return data + r * stride; }|constexpr T* row(int64_t r) const { return data + static_cast<int32_t>(r * stride); }|offsets|FarRows.CrossEntropy
+offset-of-tiles|gemm_sm80|tiles.cuh|const bf16* source = valid ? from + row * stride + chunk * chunk_elements : from;|const bf16* source = valid ? from + static_cast<int32_t>(row * stride) + chunk * chunk_elements : from;|offsets|FarRows.Gemm
 scatter-entries-barrier|embedding|embedding.cu|__syncthreads();  // (a) the entries are visible (b) all have read the warps' counts||embedding|*Embedding.TokensBackward*
 TABLE
 }
