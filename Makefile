@@ -70,7 +70,8 @@ quickstart: all  ## fetch a small real corpus, train a small GPT on it, print a 
 	@scripts/quickstart.sh
 
 test: setup  ## build and run all tests
-	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
+	  $(BUILD)/hearth-kernel-tests-checked
 	@tests/run.sh $(BUILD)
 
 test-long: setup  ## soak, fuzz, kill loops, full matrices
@@ -96,7 +97,7 @@ format:  ## apply clang-format to every source file
 
 clean:  ## delete what was built
 	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-bench $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
-	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/lint
+	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/mutants $(BUILD)/lint
 
 $(BUILD)/hearth: $(BUILD)/obj/src/main.o $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)

@@ -170,5 +170,32 @@ TEST(CudaModel, TenStepsAreThoseOfTheCpu) {
   EXPECT_LT(cuda.back().loss, 0.75 * cuda.front().loss);
 }
 
+// What the launchers would only check() is refused with a sentence; other devices take any widths.
+TEST(CudaModel, WidthsThatTheKernelsCannotRunAreRefused) {
+  const auto cuda = make_cuda_device({});
+  const ModelWidths good{8192, 128, 24, 128};
+  EXPECT_EQ(cuda->unsupported_widths(good), std::nullopt);
+  const auto refused = [&](auto change, const std::string& what) {
+    ModelWidths widths = good;
+    change(widths);
+    const auto why = cuda->unsupported_widths(widths);
+    ASSERT_TRUE(why) << what;
+    EXPECT_NE(why->find(what), std::string::npos) << *why;
+    EXPECT_EQ(make_cpu_device(1)->unsupported_widths(widths), std::nullopt);
+  };
+  refused([](ModelWidths& w) { w.channels = 8200; }, "up to 8192, and it is 8200");
+  refused([](ModelWidths& w) { w.channels = 100; }, "and it is 100");
+  refused([](ModelWidths& w) { w.head_size = 136; }, "model.heads is 136");
+  refused([](ModelWidths& w) { w.head_size = 12; }, "model.heads is 12");
+  refused([](ModelWidths& w) { w.ffn = 12; }, "parallel.tensor is 12");
+  refused([](ModelWidths& w) { w.vocab = 4; }, "parallel.tensor is 4");
+  ModelConfig wide;
+  wide.channels = 8200;
+  wide.heads = 1025;
+  wide.vocab = 100;
+  EXPECT_THROW(require_supported(*cuda, wide, 1), Error);
+  EXPECT_NO_THROW(require_supported(*cuda, odd_model(), 1));
+}
+
 }  // namespace
 }  // namespace hearth::testing
