@@ -46,16 +46,18 @@ BENCH_MAIN := $(BUILD)/obj/tests/bench/main.o
 # that the race detector sees every access to global memory (the __tsan_* calls are the emulator's, libtsan is not used).
 KERNELS := $(sort $(wildcard kernels/*.cu))
 EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard tests/emulator/*.cpp)))
-KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp))
+KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp \
+  tests/device/ops_*_test.cpp) tests/support/op_bench.cpp)
 EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
 EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))
 CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(CUDA_HOST)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))
 
+PROGRAMS := hearth hearth-tests hearth-emulated hearth-bench hearth-bench-emulated hearth-kernel-tests hearth-kernel-tests-checked hearth-fuzz
 FORMATTED := '*.cpp' '*.h' '*.cu' '*.cuh'
 
-.PHONY: all help emulated setup quickstart test test-long bench lint format clean FORCE
+.PHONY: all help emulated mutants setup quickstart test test-long bench lint format clean FORCE
 .DEFAULT_GOAL := all
 
 all: setup  ## build build/hearth (installs what is missing first)
@@ -72,12 +74,16 @@ quickstart: all  ## fetch a small real corpus, train a small GPT on it, print a 
 	@scripts/quickstart.sh
 
 test: setup  ## build and run all tests
-	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
+	  $(BUILD)/hearth-kernel-tests-checked
 	@tests/run.sh $(BUILD)
 
 test-long: setup  ## soak, fuzz, kill loops, full matrices
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests
 	@tests/run_long.sh $(BUILD)
+
+mutants:  ## break copies of the CUDA kernels; the tests must notice (part of make test)
+	@EMULATED_CXX='$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL)' EMULATED_LINK='$(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main' tests/kernels/mutants.sh $(BUILD)
 
 emulated: setup  ## build build/hearth-emulated: device.kind = "cuda" on the CPU, through the SIMT emulator
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth-emulated
@@ -94,8 +100,7 @@ format:  ## apply clang-format to every source file
 	@git ls-files $(FORMATTED) | xargs clang-format -i
 
 clean:  ## delete what was built
-	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-bench $(BUILD)/hearth-bench-emulated $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
-	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/lint
+	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/lint $(BUILD)/mutants $(addprefix $(BUILD)/,$(PROGRAMS))
 
 $(BUILD)/hearth: $(BUILD)/obj/src/main.o $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)

@@ -1,7 +1,7 @@
 // Cross-entropy in halves, so that shards of the vocabulary can combine in between.
 //
 //   statistics:  max[r] = max over valid v of x[r, v];  sum[r] = sum of exp(x[r, v] - max);  target[r] = x[r,
-//   t] finish:      loss[r] = log(sum) + max - target;     dx = (exp(x - max) / sum - onehot(t)) loss_scale
+//   t] finish:      loss[r] = log(sum) + (max - target);     dx = (exp(x - max) / sum - onehot(t)) loss_scale
 //
 // logits [N, V] bf16, statistics and losses [N] fp32.  A block per row, up to 512 threads (a number that
 // depends on V alone); a thread takes 8 neighbouring columns at a time.
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(max_threads)
   const int64_t row = blockIdx.x;
   const int32_t target_id = p.targets[row];
   const float max = p.stats.max[row], sum = p.stats.sum[row];
-  if (threadIdx.x == 0) p.losses[row] = target_id < 0 ? 0.0f : logf(sum) + max - p.stats.target[row];
+  if (threadIdx.x == 0) p.losses[row] = target_id < 0 ? 0.0f : logf(sum) + (max - p.stats.target[row]);
   if (!p.dlogits) return;
 
   const float loss_scale = static_cast<float>(p.step->loss_scale);

@@ -50,6 +50,8 @@ digest='
     print passed + 0, failed + 0, skipped + 0 > counts
   }'
 
+checked_filter='GemmSm80.*/random_lazy:Attention*/1:Attention*/4:AttentionDecode.*/random_lazy:ResidualNorm.*/random_lazy'
+checked_filter+=':CrossEntropy.*/random_lazy:Embedding.*/random_lazy:Elementwise.*/random_lazy:AdamW.*/random_lazy'
 rm -rf "$logs"
 mkdir -p "$logs"
 
@@ -79,7 +81,24 @@ if [[ -x $build/hearth-kernel-tests ]]; then
   wait
 fi
 
+# Every kernel once under the race detector: the tests of kernels that run once, and one schedule of the others.
+if [[ -x $build/hearth-kernel-tests-checked ]]; then
+  echo "running $build/hearth-kernel-tests-checked"
+  run_shard checked "$build/hearth-kernel-tests-checked" 1 0 --gtest_filter="${CHECKED_FILTER:-$checked_filter}" "$@"
+  names+=(checked)
+  wait
+fi
+
 passed=0 failed=0 skipped=0
+# A broken kernel that no test notices is a failed test.
+if [[ -x $build/hearth-kernel-tests && $# == 0 ]]; then
+  echo "breaking kernels, output in $logs/mutants.txt"
+  make --no-print-directory -s BUILD="$build" mutants >"$logs/mutants.txt" 2>&1
+  if ! read -r passed _ failed _ < <(grep -E '^[0-9]+ killed, [0-9]+ survived$' "$logs/mutants.txt"); then
+    passed=0 failed=1
+  fi
+  ((failed)) && grep -v '^killed: ' "$logs/mutants.txt"
+fi
 for shard in "${names[@]}"; do
   awk -v shard="$shard" -v status="$(<"$logs/status-$shard")" -v counts="$logs/counts-$shard" -v slow="$logs/times" \
     "$digest" "$logs/shard-$shard.txt"

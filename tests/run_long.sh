@@ -3,6 +3,7 @@
 #
 #   fuzz      every parser fed FUZZ_INPUTS (100000) mutated inputs, with address and undefined sanitizers
 #   soak      SOAK_STEPS (10000) steps of configs/tiny.toml: memory and file descriptors stay flat
+#   checked   the CUDA kernels on the emulator: all of their tests under the race detector
 #   kill      KILLS (12) kill -9 at random moments, each resumed: the final state equals an uninterrupted run's
 #   seeds     the quickstart with SEEDS (3) seeds: validation loss at the end, mean <= 1.91, none above 1.93
 #
@@ -14,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 build=${1:-build}
 shift || true
 parts=("$@")
-((${#parts[@]})) || parts=(fuzz soak kill seeds)
+((${#parts[@]})) || parts=(fuzz soak checked kill seeds)
 hearth=$build/hearth
 work=$build/long
 passed=0 failed=0 skipped=0
@@ -100,6 +101,26 @@ soak() {
     pass "soak: $steps steps, ${verdict#ok }"
   else
     fail "soak: $verdict ($samples)"
+  fi
+}
+
+# --- checked ------------------------------------------------------------------------------------------------
+
+# Death tests fork, which the detector's shadow memory makes slow; they run in make test.
+checked() {
+  local program=$build/hearth-kernel-tests-checked status
+  if ! make --no-print-directory -j"$(nproc)" BUILD="$build" "$program" >"$work/checked-build.txt" 2>&1; then
+    tail -n 20 "$work/checked-build.txt"
+    fail "checked: $program was not built ($work/checked-build.txt)"
+    return
+  fi
+  "$program" --gtest_color=no --gtest_brief=1 --gtest_filter='-*DeathTest*' >"$work/checked.txt" 2>&1
+  status=$?
+  if ((status == 0)); then
+    pass "checked: $(sed -n 's/^\[==========\] //p' "$work/checked.txt" | tail -n 1)"
+  else
+    tail -n 40 "$work/checked.txt"
+    fail "checked: status $status ($work/checked.txt)"
   fi
 }
 
@@ -201,9 +222,9 @@ seeds() {
 mkdir -p "$work"
 for part in "${parts[@]}"; do
   case $part in
-    fuzz | soak | seeds) "$part" ;;
+    fuzz | soak | checked | seeds) "$part" ;;
     kill) kill_loop ;;
-    *) echo "tests/run_long.sh: unknown part '$part'; known are fuzz soak kill seeds." >&2; exit 2 ;;
+    *) echo "tests/run_long.sh: unknown part '$part'; known are fuzz soak checked kill seeds." >&2; exit 2 ;;
   esac
 done
 closing="$passed passed, $failed failed"

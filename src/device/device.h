@@ -18,6 +18,14 @@ class Ops;
 // Operations run on `compute`; collectives on `communication`; host copies of the next batch on `copy`.
 enum class Stream : uint8_t { compute, communication, copy };
 
+// The widths of a model's tensors on one rank: what an implementation may have limits for.
+struct ModelWidths {
+  int64_t channels = 0;
+  int64_t head_size = 0;
+  int64_t ffn = 0;    // hidden width of the MLP
+  int64_t vocab = 0;  // columns of the logits, padding included
+};
+
 // A point in a stream.
 struct Event {
   uint64_t id = 0;
@@ -43,6 +51,9 @@ class Device {
   virtual bool host_memory() const = 0;
   // Whether the device can compute in this precision; if not, why.
   virtual std::optional<std::string> unsupported(Precision precision) const = 0;
+  // Whether the operations can run a model of these widths; if not, a sentence that says which and what to
+  // do.
+  virtual std::optional<std::string> unsupported_widths(const ModelWidths&) const { return std::nullopt; }
 
   // Uninitialised memory, 2 MiB aligned.  Throws Error(device) saying how much was asked for and is free.
   virtual void* allocate(size_t bytes) = 0;

@@ -199,7 +199,7 @@ class Ops {
   virtual void adamw(std::span<const AdamWSegment> segments, const AdamWConfig& config) = 0;
   // out = a + b (all of one type and shape, contiguous; out may be a or b).
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& out) = 0;
-  // Converts between floating types; contiguous, equal element counts.
+  // Converts between floating types (cuda: between c and m); contiguous, equal element counts.
   virtual void cast(const Tensor& from, const Tensor& to) = 0;
   virtual void copy(const Tensor& from, const Tensor& to) = 0;  // same type, contiguous
   virtual void fill_zero(const Tensor& x) = 0;                  // contiguous

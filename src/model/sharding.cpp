@@ -19,6 +19,12 @@ LocalShape local_shape(const ModelConfig& model, TensorShard shard) {
   return local;
 }
 
+void require_supported(const Device& device, const ModelConfig& model, int64_t tensor_parallel) {
+  const LocalShape local = local_shape(model, {0, static_cast<int>(tensor_parallel)});
+  const ModelWidths widths{model.channels, local.head_size, local.ffn, local.vocab};
+  if (const auto why = device.unsupported_widths(widths)) fail_usage("device ", device.kind(), ": ", *why);
+}
+
 Rectangle local_rectangle(const ParamSpec& spec, TensorShard shard) {
   Rectangle r{std::vector<int64_t>(static_cast<size_t>(spec.shape.rank()), 0), spec.shape};
   if (spec.shard_dim < 0) return r;

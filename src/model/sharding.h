@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/device.h"
 #include "device/ops.h"
 #include "model/config.h"
 #include "tensor/tensor.h"
@@ -32,6 +33,9 @@ struct LocalShape {
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
 };
 LocalShape local_shape(const ModelConfig& model, TensorShard shard);
+
+// Throws Error(usage) when the device cannot compute a model of these widths.
+void require_supported(const Device& device, const ModelConfig& model, int64_t tensor_parallel);
 
 // The rectangle of a parameter that the rank holds.
 struct Rectangle {

@@ -4,6 +4,7 @@
 
 #include "base/philox.h"
 #include "base/text.h"
+#include "model/sharding.h"
 #include "train/step.h"
 
 namespace hearth {
@@ -104,6 +105,7 @@ void load_weights(const CheckpointReader& checkpoint, const ParameterSet& parame
 LoadedModel load_model(const CheckpointReader& checkpoint, const RunConfig& config, Device& device) {
   LoadedModel loaded;
   loaded.model = config.model;
+  require_supported(device, config.model, 1);
   // The precision of the training, or the nearest one that the device has.
   for (Precision precision : {config.train.precision, Precision::fp32, Precision::bf16}) {
     loaded.precision = precision;

@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "base/version.h"
+#include "model/sharding.h"
 #include "parallel/world.h"
 #include "train/generate.h"
 #include "train/log.h"
@@ -163,6 +164,7 @@ void Trainer::open_device() {
   if (const auto why = device_->unsupported(config_.train.precision))
     fail_usage("train.precision = \"", name_of(config_.train.precision), "\" on device ", device_->kind(),
                ": ", *why);
+  require_supported(*device_, config_.model, config_.parallel.tensor);
 }
 
 // Rank 0 looks; the others open what it found.

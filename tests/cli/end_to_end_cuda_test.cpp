@@ -100,5 +100,21 @@ TEST(Cuda, WhatCannotBeIsSaidInOneSentence) {
   EXPECT_FALSE(fs::exists(dir / "run"));
 }
 
+// A model that the kernels have no room for is refused before anything runs or is written.
+TEST(Cuda, AModelThatTheKernelsCannotRunIsSaidInOneSentence) {
+  TempDir dir;
+  const Outcome refused = train_on(emulated_binary(), dir / "run",
+                                   {"--device.kind=cuda", "--model.channels=8200", "--model.heads=1025",
+                                    "--model.layers=1", "--model.ffn=8", "--model.context=8"});
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(
+      refused.output.find(
+          "device cuda: the CUDA kernels need model.channels to be a multiple of 8 up to 8192, and it is "
+          "8200; use another width, or the cpu device"),
+      std::string::npos)
+      << refused.output;
+  EXPECT_FALSE(fs::exists(dir / "run"));
+}
+
 }  // namespace
 }  // namespace hearth

@@ -4,16 +4,23 @@
 namespace hearth::testing {
 namespace {
 
-class LinearOps : public OpTest {};
-
 struct Size {
   int64_t N, K, O;
 };
 // Channel counts with and without multiples of 16, row counts around tile edges, a vocabulary.
-const std::vector<Size> sizes = {{1, 8, 8},      {2, 8, 24},    {31, 48, 64},   {63, 64, 100},
-                                 {64, 100, 64},  {65, 64, 192}, {128, 48, 48},  {257, 64, 97},
-                                 {257, 100, 48}, {5, 768, 768}, {12, 128, 512}, {3, 1600, 100},
-                                 {3, 100, 1600}, {1, 768, 65},  {130, 8, 2048}};
+const std::vector<Size> all_sizes = {{1, 8, 8},      {2, 8, 24},    {31, 48, 64},   {63, 64, 100},
+                                     {64, 100, 64},  {65, 64, 192}, {128, 48, 48},  {257, 64, 97},
+                                     {257, 100, 48}, {5, 768, 768}, {12, 128, 512}, {3, 1600, 100},
+                                     {3, 100, 1600}, {1, 768, 65},  {130, 8, 2048}, {2, 1280, 768}};
+
+class LinearOps : public OpTest {
+ protected:
+  LinearOps() {
+    for (const Size& z : all_sizes)
+      sizes.push_back({z.N, width(z.K), width(z.O)});
+  }
+  std::vector<Size> sizes;
+};
 
 TEST_P(LinearOps, Forward) {
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -49,11 +56,12 @@ TEST_P(LinearOps, RecomputedGeluIsBitEqual) {
   for (const bool keeps_pre : {true, false}) {
     Bench b = bench("gelu recomputed, pre kept: ", keeps_pre);
     const Operand x = b.input("x", Kind::compute, {65, 48}, normal());
-    const Operand w = b.input("w", Kind::compute, {100, 48}, normal(0.3));
-    const Operand bias = b.input("bias", Kind::compute, {100}, normal());
-    const Operand y = b.output("y", Kind::compute, {65, 100}, after_rounding());
-    const Operand pre = b.output("pre", Kind::compute, {65, 100});
-    const Operand again = b.output("again", Kind::compute, {65, 100}, after_rounding());
+    const int64_t O = width(100);
+    const Operand w = b.input("w", Kind::compute, {O, 48}, normal(0.3));
+    const Operand bias = b.input("bias", Kind::compute, {O}, normal());
+    const Operand y = b.output("y", Kind::compute, {65, O}, after_rounding());
+    const Operand pre = b.output("pre", Kind::compute, {65, O});
+    const Operand again = b.output("again", Kind::compute, {65, O}, after_rounding());
     b.run([&](Ops& ops, size_t s) {
       ops.linear_forward(x[s], w[s], bias[s], y[s], Activation::gelu, keeps_pre ? pre[s] : Tensor{});
       if (!keeps_pre) ops.linear_forward(x[s], w[s], bias[s], pre[s], Activation::none, {});
@@ -105,8 +113,8 @@ TEST_P(LinearOps, BackwardWeightAccumulates) {
 TEST_P(LinearOps, BackwardWeightTwice) {
   Bench b = bench("linear_backward_weight twice");
   const Operand dy = b.input("dy", Kind::compute, {65, 48}, normal());
-  const Operand x = b.input("x", Kind::compute, {65, 100}, normal());
-  const Operand dw = b.inout("dw", Kind::master, {48, 100}, constant(0));
+  const Operand x = b.input("x", Kind::compute, {65, width(100)}, normal());
+  const Operand dw = b.inout("dw", Kind::master, {48, width(100)}, constant(0));
   const Operand dbias = b.inout("dbias", Kind::master, {48}, constant(0));
   b.run([&](Ops& ops, size_t s) {
     ops.linear_backward_weight(dy[s].rows(0, 32), x[s].rows(0, 32), dw[s], dbias[s]);
@@ -117,7 +125,7 @@ TEST_P(LinearOps, BackwardWeightTwice) {
 // A step that went wrong must leave nothing behind: working memory full of NaN is overwritten or not read.
 TEST_P(LinearOps, AfterNaN) {
   for (const bool poisoned : {true, false}) {
-    const auto [N, K, O] = poisoned ? Size{257, 300, 300} : Size{37, 52, 41};
+    const auto [N, K, O] = poisoned ? Size{257, width(300), width(300)} : Size{37, width(52), width(41)};
     const Values values = poisoned ? constant(std::nan("")) : normal();
     Bench b = bench("linear layers after NaN");
     const Operand x = b.input("x", Kind::compute, {N, K}, values);

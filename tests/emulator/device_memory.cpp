@@ -66,8 +66,8 @@ bool DeviceMemory::release(void* address) {
   auto found = live_.find(static_cast<char*>(address));
   if (found == live_.end()) return false;
   const size_t size = whole_pages(found->second ? found->second : 1);
-  madvise(address, size, MADV_DONTNEED);
-  mprotect(address, size, PROT_NONE);
+  // A new mapping joins its neighbours, so that their number, which the kernel limits, does not grow.
+  mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   used_ -= size;
   live_.erase(found);
   latest_version++;

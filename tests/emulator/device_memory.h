@@ -12,7 +12,7 @@ namespace hearth::emulator {
 
 class DeviceMemory {
  public:
-  static constexpr size_t reserved_bytes = size_t{64} << 30;
+  static constexpr size_t reserved_bytes = size_t{1} << 40;
   struct Range {
     char* begin = nullptr;
     size_t bytes = 0;

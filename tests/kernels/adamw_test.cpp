@@ -25,7 +25,7 @@ struct Segment {
         weight(1, count + shift) {}
 
   template <class T>
-  Tensor part(const Operand<T>& operand) const {
+  Tensor part(const RowOperand<T>& operand) const {
     return operand.vector().slice(0, shift, count);
   }
   AdamWSegment reference_segment() const {
@@ -44,8 +44,8 @@ struct Segment {
 
   int64_t count, shift;
   bool decay, weighted;
-  Operand<float> master, moment1, moment2, grad;
-  Operand<bf16> weight;
+  RowOperand<float> master, moment1, moment2, grad;
+  RowOperand<bf16> weight;
 };
 
 void test_steps(const std::deque<Segment>& segments, int steps) {

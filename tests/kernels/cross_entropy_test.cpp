@@ -12,13 +12,13 @@ INSTANTIATE_TEST_SUITE_P(, CrossEntropy, every_schedule(), schedule_name);
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 // Every fifth target is ignored; others are anywhere in [0, vocabulary).
-Operand<int32_t> random_targets(int64_t n, int64_t vocabulary, uint64_t seed) {
+RowOperand<int32_t> random_targets(int64_t n, int64_t vocabulary, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<int32_t> targets(static_cast<size_t>(n));
   for (int64_t r = 0; r < n; ++r)
     targets[static_cast<size_t>(r)] =
         r % 5 == 3 ? -1 : static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary));
-  return Operand<int32_t>(targets, 1, n);
+  return RowOperand<int32_t>(targets, 1, n);
 }
 
 struct Statistics {
@@ -26,17 +26,17 @@ struct Statistics {
   kernels::CrossEntropyStatistics view() const {
     return {all.data(), all.data() + all.columns, all.data() + 2 * all.columns};
   }
-  Operand<float> all;
+  RowOperand<float> all;
 };
 
-void test_whole(const Operand<bf16>& logits, const Operand<int32_t>& targets, const VocabShard& shard,
+void test_whole(const RowOperand<bf16>& logits, const RowOperand<int32_t>& targets, const VocabShard& shard,
                 bool in_place, bool with_gradient = true) {
   const int64_t N = logits.rows, V = logits.columns;
   const Step step({.loss_scale = 1.0 / 300});
   const Statistics stats(N);
-  const Operand<float> losses(1, N);
-  const Operand<bf16> own(N, V, logits.stride);
-  const Operand<bf16>& dlogits = in_place ? logits : own;
+  const RowOperand<float> losses(1, N);
+  const RowOperand<bf16> own(N, V, logits.stride);
+  const RowOperand<bf16>& dlogits = in_place ? logits : own;
   kernels::cross_entropy_statistics(logits.input(), targets.data(), shard, stats.view(), N, V, nullptr);
   kernels::cross_entropy_finish(logits.input(), targets.data(), shard, stats.view(), losses.data(),
                                 with_gradient ? dlogits.view() : kernels::Rows<bf16>(), step.data(), N, V,
@@ -78,7 +78,7 @@ void test_shards(int64_t first_columns, int64_t first_valid, int64_t second_vali
   const auto b = random_operand<bf16>(N, second_columns, second_columns, 7, 4);
   const Step step({.loss_scale = 0.25});
   const VocabShard shards[] = {{0, first_valid}, {first_valid, second_valid}};
-  const Operand<bf16>* logits[] = {&a, &b};
+  const RowOperand<bf16>* logits[] = {&a, &b};
   const Statistics stats_a(N), stats_b(N);
   const Statistics* stats[] = {&stats_a, &stats_b};
   std::vector<float> maxima(static_cast<size_t>(N), -infinity);
@@ -104,9 +104,9 @@ void test_shards(int64_t first_columns, int64_t first_valid, int64_t second_vali
   // In fp64 from the joined row.
   for (int i = 0; i < 2; ++i) {
     stats[i]->all.device.to_host();
-    const Operand<float> sums(combined, 3, N);
-    const Operand<float> losses(1, N);
-    const Operand<bf16> dlogits(N, logits[i]->columns);
+    const RowOperand<float> sums(combined, 3, N);
+    const RowOperand<float> losses(1, N);
+    const RowOperand<bf16> dlogits(N, logits[i]->columns);
     kernels::cross_entropy_finish(logits[i]->input(), targets.data(), shards[i],
                                   {sums.data(), sums.data() + N, sums.data() + 2 * N}, losses.data(),
                                   dlogits.view(), step.data(), N, logits[i]->columns, nullptr);
@@ -152,7 +152,7 @@ TEST_P(CrossEntropy, ExtremeLogits) {
     if (v != 100 && v != 413) logits.host[static_cast<size_t>(1040 + v)] = bf16(-infinity);
   }
   logits.device.set(logits.host);
-  const Operand<int32_t> targets(std::vector<int32_t>{100, 100, 413, 7, 519}, 1, 5);
+  const RowOperand<int32_t> targets(std::vector<int32_t>{100, 100, 413, 7, 519}, 1, 5);
   test_whole(logits, targets, {0, 520}, true);
 }
 

@@ -10,26 +10,26 @@ class Embedding : public ScheduledTest {};
 INSTANTIATE_TEST_SUITE_P(, Embedding, every_schedule(), schedule_name);
 
 // Uniform in [from, to).
-Operand<int32_t> random_indices(int64_t n, int64_t from, int64_t to, uint64_t seed) {
+RowOperand<int32_t> random_indices(int64_t n, int64_t from, int64_t to, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_int_distribution<int32_t> pick(static_cast<int32_t>(from), static_cast<int32_t>(to - 1));
   std::vector<int32_t> values(static_cast<size_t>(n));
   for (int32_t& value : values)
     value = pick(random);
-  return Operand<int32_t>(values, 1, n);
+  return RowOperand<int32_t>(values, 1, n);
 }
 
-void test_tokens(const Operand<int32_t>& tokens, int64_t V, int64_t C, int64_t start, int64_t gap) {
+void test_tokens(const RowOperand<int32_t>& tokens, int64_t V, int64_t C, int64_t start, int64_t gap) {
   const int64_t N = tokens.columns;
   const auto table = random_operand<bf16>(V, C, C + gap, 1);
-  const Operand<bf16> out(N, C, C + gap);
+  const RowOperand<bf16> out(N, C, C + gap);
   kernels::embed_tokens(tokens.data(), table.input(), start, V, out.view(), N, C, nullptr);
   reference().ops().embed_tokens(tokens.vector(), table.tensor(), start, out.tensor());
   expect_near(out, 0, "embedding");
 }
 
 // dtable[v] = dtable[v] + d[r] for r = 0, 1, ... in fp32.
-void test_tokens_backward(const Operand<int32_t>& tokens, int64_t V, int64_t C, int64_t start, int64_t gap,
+void test_tokens_backward(const RowOperand<int32_t>& tokens, int64_t V, int64_t C, int64_t start, int64_t gap,
                           int64_t shift = 0) {
   const int64_t N = tokens.columns - shift;
   const auto d = random_operand<bf16>(N, C, C + gap, 2);

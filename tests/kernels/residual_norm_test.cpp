@@ -47,9 +47,9 @@ void test_forward(const Size& s, const ForwardCase& c) {
   const auto branch_bias = random_operand<bf16>(1, C, C, 3);
   const auto weight = random_operand<bf16>(1, C, C, 4, 0.2f, 1);
   const auto bias = random_operand<bf16>(1, C, C, 5);
-  const Operand<bf16> sum(N, C, stride), normed(N, C, stride), again(N, C, stride);
-  const Operand<float> mean(1, N), rstd(1, N);
-  const Operand<bf16>& out = c.in_place ? residual : sum;
+  const RowOperand<bf16> sum(N, C, stride), normed(N, C, stride), again(N, C, stride);
+  const RowOperand<float> mean(1, N), rstd(1, N);
+  const RowOperand<bf16>& out = c.in_place ? residual : sum;
 
   Ops::ResidualNorm r;
   kernels::ResidualNorm k;
@@ -128,14 +128,14 @@ std::vector<float> test_backward(const Size& s, const BackwardCase& c) {
   const auto d_normed = random_operand<bf16>(N, C, stride, 1);
   // What is not read stays NaN.
   const auto d_residual =
-      c.accumulate || !c.norm ? random_operand<bf16>(N, C, stride, 2) : Operand<bf16>(N, C, stride);
+      c.accumulate || !c.norm ? random_operand<bf16>(N, C, stride, 2) : RowOperand<bf16>(N, C, stride);
   const auto x = random_operand<bf16>(N, C, stride, 3, 1.5f, 0.5f);
   const auto mean = random_operand<float>(1, N, N, 4, 0.1f, 0.5f);
   const auto rstd = random_operand<float>(1, N, N, 5, 0.05f, 0.7f);
   const auto weight = random_operand<bf16>(1, C, C, 6, 0.2f, 1);
   const auto d_weight = random_operand<float>(1, C, C, 7), d_bias = random_operand<float>(1, C, C, 8);
   const auto d_branch_bias = random_operand<float>(1, C, C, 9);
-  const Operand<bf16> own_branch(N, C, stride);
+  const RowOperand<bf16> own_branch(N, C, stride);
 
   Ops::ResidualNormBackward r;
   kernels::ResidualNormBackward k;
@@ -222,7 +222,7 @@ TEST(ResidualNormOnce, BitsDoNotDependOnTheDevice) {
 
 TEST(ResidualNormOnce, ImpossibleShapesAreRefused) {
   kernels::ResidualNorm p;
-  const Operand<bf16> x(2, 12);
+  const RowOperand<bf16> x(2, 12);
   p.rows = 2;
   p.channels = 12;
   p.residual = x.input();

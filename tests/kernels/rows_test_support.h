@@ -16,9 +16,9 @@ namespace hearth::testing {
 
 // [rows, columns] with NaN from `columns` to `stride`.  The reference writes `host`, the kernel `device`.
 template <class T>
-struct Operand {
+struct RowOperand {
   // NaN: an output.
-  Operand(int64_t rows, int64_t columns, int64_t stride = 0)
+  RowOperand(int64_t rows, int64_t columns, int64_t stride = 0)
       : rows(rows),
         columns(columns),
         stride(stride ? stride : columns),
@@ -26,8 +26,8 @@ struct Operand {
         device(static_cast<int64_t>(host.size())) {
     device.set(host);
   }
-  Operand(const std::vector<T>& values, int64_t rows, int64_t columns, int64_t stride = 0)
-      : Operand(rows, columns, stride) {
+  RowOperand(const std::vector<T>& values, int64_t rows, int64_t columns, int64_t stride = 0)
+      : RowOperand(rows, columns, stride) {
     for (int64_t r = 0; r < rows; ++r)
       std::copy_n(values.begin() + r * columns, columns, host.begin() + r * this->stride);
     device.set(host);
@@ -50,19 +50,19 @@ struct Operand {
 
 // Normally distributed.
 template <class T>
-Operand<T> random_operand(int64_t rows, int64_t columns, int64_t stride, uint64_t seed, float scale = 1,
-                          float mean = 0) {
+RowOperand<T> random_operand(int64_t rows, int64_t columns, int64_t stride, uint64_t seed, float scale = 1,
+                             float mean = 0) {
   std::vector<float> values = random_normal<float>(rows * columns, scale, seed);
   std::vector<T> shifted;
   for (float value : values)
     shifted.push_back(T(value + mean));
-  return Operand<T>(shifted, rows, columns, stride);
+  return RowOperand<T>(shifted, rows, columns, stride);
 }
 
 // The kernel's result against the reference's, which rounds at the same points:
 // |difference| <= relative * |expected| in the Euclidean norm.  What lies between the rows is untouched.
 template <class T>
-void expect_near(const Operand<T>& operand, double relative, const std::string& name) {
+void expect_near(const RowOperand<T>& operand, double relative, const std::string& name) {
   const std::vector<T> actual = operand.device.to_host();
   double difference = 0, norm = 0;
   for (int64_t r = 0; r < operand.rows; ++r)

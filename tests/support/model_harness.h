@@ -63,11 +63,11 @@ inline double cosine(const Values& a, const Values& b) {
 // large.
 struct Harness {
   Harness(Device& d, const ModelConfig& m, Precision precision, Recompute recompute = Recompute::none,
-          int64_t rows = 2, int64_t time = 0)
+          int64_t rows = 2, int64_t time = 0, size_t logits_bytes = 0)
       : device(d),
         model(m),
         parameters(d, parameter_table(m), precision, ParameterSet::Purpose::training),
-        stage(m, options(m, precision, recompute, rows, time), d, parameters, self),
+        stage(m, options(m, precision, recompute, rows, time, logits_bytes), d, parameters, self),
         params_buffer(d, sizeof(StepParams)) {
     d.ops().set_step_params(static_cast<const StepParams*>(params_buffer.data()));
     set_step({});
@@ -75,7 +75,7 @@ struct Harness {
   }
 
   static StageOptions options(const ModelConfig& m, Precision precision, Recompute recompute, int64_t rows,
-                              int64_t time) {
+                              int64_t time, size_t logits_bytes = 0) {
     StageOptions o;
     o.layers = m.layers;
     o.rows = rows;
@@ -83,6 +83,7 @@ struct Harness {
     o.precision = precision;
     o.recompute = recompute;
     o.seed = 11;
+    if (logits_bytes) o.logits_bytes = logits_bytes;
     return o;
   }
 

@@ -26,7 +26,14 @@ struct Setup {
   bool bitwise =
       false;  // the devices must agree bit for bit; otherwise the only one is held to the reference
   bool is_reference = false;
+  // What the implementation asks for: channels, features and columns of the vocabulary are multiples of this.
+  int64_t granule = 1;
+  // The softmax of attention is rounded to bf16 before it meets v, as tensor cores want it.
+  bool rounds_probabilities = false;
+  bool casts_to_f64 = true;
 };
+// Defined once per test program: the cpu's implementations in support/op_setups.cpp, the kernels' in
+// kernels/op_setups.cpp.
 std::vector<Setup> setups();
 inline std::ostream& operator<<(std::ostream& out, const Setup& setup) {
   return out << setup.name;

@@ -27,6 +27,12 @@ class OpTest : public ::testing::TestWithParam<Setup> {
     return Bench(GetParam(), devices_, text(parts...));
   }
 
+  // The width itself, or the next one that the implementation can do.
+  static int64_t width(int64_t n) {
+    const int64_t granule = GetParam().granule;
+    return (n + granule - 1) / granule * granule;
+  }
+
   // For cases that need no comparison.
   Device& tested() { return *devices_[0]; }
 

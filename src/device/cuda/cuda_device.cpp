@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "kernels/attention.h"
+#include "kernels/residual_norm.h"
 
 namespace hearth {
 
@@ -104,6 +106,29 @@ std::optional<std::string> CudaDevice::unsupported(Precision precision) const {
   return "the CUDA kernels compute in bf16 with fp32 accumulation; use train.precision = \"bf16\", or "
          "device.kind = "
          "\"cpu\"";
+}
+
+// The checks of the launchers (kernels/), as sentences.
+std::optional<std::string> CudaDevice::unsupported_widths(const ModelWidths& widths) const {
+  const char* const way_out = ", or the cpu device";
+  if (widths.head_size % 8 != 0 || widths.head_size > kernels::max_attention_head_size)
+    return text("the CUDA kernels need a head size that is a multiple of 8 up to ",
+                kernels::max_attention_head_size, ", and model.channels / model.heads is ", widths.head_size,
+                "; use another number of heads", way_out);
+  if (widths.channels % 8 != 0 || widths.channels > kernels::max_norm_channels)
+    return text("the CUDA kernels need model.channels to be a multiple of 8 up to ",
+                kernels::max_norm_channels, ", and it is ", widths.channels, "; use another width", way_out);
+  if (widths.ffn % 8 != 0)
+    return text(
+        "the CUDA kernels need a multiple of 8 features of the MLP on each rank, and model.ffn / "
+        "parallel.tensor is ",
+        widths.ffn, "; use another model.ffn or a smaller parallel.tensor", way_out);
+  if (widths.vocab % 8 != 0)
+    return text(
+        "the CUDA kernels need a multiple of 8 columns of the vocabulary on each rank, and the padded "
+        "vocabulary / parallel.tensor is ",
+        widths.vocab, "; use a smaller parallel.tensor", way_out);
+  return std::nullopt;
 }
 
 void* CudaDevice::allocate(size_t bytes) {

@@ -50,6 +50,7 @@ class CudaDevice final : public Device {
   Ops& ops() override { return *ops_; }
   bool host_memory() const override { return false; }
   std::optional<std::string> unsupported(Precision precision) const override;
+  std::optional<std::string> unsupported_widths(const ModelWidths& widths) const override;
 
   void* allocate(size_t bytes) override;
   void release(void* address, size_t bytes) noexcept override;

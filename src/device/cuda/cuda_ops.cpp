@@ -284,6 +284,7 @@ void CudaOps::add(const Tensor& a, const Tensor& b, const Tensor& out) {
 
 void CudaOps::cast(const Tensor& from, const Tensor& to) {
   check(from.contiguous() && to.contiguous(), "cast of a tensor with gaps");
+  check(from.dtype != DType::f64 && to.dtype != DType::f64, "the CUDA kernels have no f64 casts");
   if (from.dtype == to.dtype)
     copy(from, to);
   else if (from.dtype == DType::f32)
