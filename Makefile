@@ -11,6 +11,10 @@ OPT ?= -O3
 WERROR ?=
 SANITIZE ?=
 SEEDS ?= 3
+# GPU architectures to compile for, like ARCHS="80 90a"; unless given, those of the GPUs in this machine.  Empty: CPU only.
+ifeq ($(origin ARCHS),undefined)
+ARCHS := $(shell scripts/cuda.sh seen)
+endif
 
 comma := ,
 # Plain `make` uses all cores; `make -jN` is left as it is.
@@ -28,7 +32,7 @@ CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-res
 LDFLAGS_ALL := $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8 -lgloo
 
-# What needs the CUDA runtime is built by nvcc's host compiler, or against the emulator.
+# What needs the CUDA runtime is built against the real one (below), or against the emulator.
 CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' 2>/dev/null))
 SRC := $(sort $(filter-out $(CUDA_HOST),$(shell find src -name '*.cpp')))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
@@ -43,24 +47,47 @@ BENCH_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.c
 # that the race detector sees every access to global memory (the __tsan_* calls are the emulator's, libtsan is not used).
 KERNELS := $(sort $(wildcard kernels/*.cu))
 EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard tests/emulator/*.cpp)))
-KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp))
-EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
+CONFORMANCE := tests/kernels/conformance/conformance.cu
+KERNEL_TESTS := $(CONFORMANCE) $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp))
+EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern \
+  -DHEARTH_CUDA_TARGETS='"the SIMT emulator"'
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
 EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))
 CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(CUDA_HOST)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))
 
+# The same sources for real GPUs, where ARCHS names some: kernels by nvcc, one object with code for every architecture; the
+# host's side by $(CXX) with CUDA's headers; CUDA's runtime linked statically.  Nothing of this is touched without ARCHS.
+override ARCHS := $(patsubst 90,90a,$(ARCHS))
+export ARCHS
+ifneq ($(ARCHS),)
+NVCC ?= $(shell scripts/cuda.sh nvcc)
+CUDA_PROBLEM := $(shell NVCC='$(NVCC)' scripts/cuda.sh problem $(ARCHS))
+$(if $(CUDA_PROBLEM),$(error $(CUDA_PROBLEM)))
+CUDA_HOME := $(shell NVCC='$(NVCC)' scripts/cuda.sh home)
+CUDA_OBJ := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(KERNELS) $(CUDA_HOST))
+CUDA_LIBS := $(addprefix -L,$(wildcard $(CUDA_HOME)/lib64)) -lcudart_static -ldl -lrt -lpthread
+endif
+GPU_TEST_OBJ := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(sort $(wildcard tests/kernels/*.cpp)) $(CONFORMANCE))
+CUDA_FLAGS := -I. -Itests/gpu -Itests $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include)) -DHEARTH_CUDA_TARGETS='"$(ARCHS:%=sm_%)"'
+NVCC_FLAGS := -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -ccbin $(CXX) -I. -Isrc -Itests \
+  $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) $(if $(WERROR),-Werror all-warnings) -MMD -MP
+
 FORMATTED := '*.cpp' '*.h' '*.cu' '*.cuh'
 
-.PHONY: all help emulated setup quickstart test test-long bench lint format clean FORCE
+.PHONY: all all-archs bundle help emulated setup quickstart test test-long bench lint format clean FORCE
 .DEFAULT_GOAL := all
 
 all: setup  ## build build/hearth (installs what is missing first)
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth
+	@$(if $(ARCHS),,scripts/cuda.sh why)
+
+all-archs:  ## build build/hearth for every GPU architecture that nvcc and Hearth know
+	@$(MAKE) --no-print-directory ARCHS="$$(scripts/cuda.sh all)" all
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@echo "  variables:        BUILD=DIR  WERROR=1  SANITIZE=address,undefined  OPT=-O3  CXX=g++"
+	@echo "  variables:        ARCHS=\"80 90a\"  BUILD=DIR  WERROR=1  SANITIZE=address,undefined  OPT=-O3  CXX=g++"
 
 setup:  ## install the Debian packages that are missing
 	@scripts/setup.sh
@@ -94,16 +121,16 @@ clean:  ## delete what was built
 	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-bench $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
 	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/lint
 
-$(BUILD)/hearth: $(BUILD)/obj/src/main.o $(BUILD)/libhearth.a
-	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
+# CUDA's objects come before the library, so that their make_cuda_device is linked and not its stand-in.
+$(BUILD)/hearth: $(BUILD)/obj/src/main.o $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS)
 
 $(BUILD)/hearth-tests: $(TEST_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
 
-$(BUILD)/hearth-bench: $(BENCH_OBJ) $(BUILD)/libhearth.a
-	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lbenchmark
+$(BUILD)/hearth-bench: $(BENCH_OBJ) $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS) -lbenchmark
 
-# The objects of src/device/cuda come before the library, so that their make_cuda_device is linked and not its stand-in.
 $(BUILD)/hearth-emulated: $(BUILD)/obj/src/main.o $(EMULATED_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
@@ -112,6 +139,19 @@ $(BUILD)/hearth-kernel-tests: $(EMULATED_OBJ) $(EMULATED_TEST_OBJ) $(BUILD)/libh
 
 $(BUILD)/hearth-kernel-tests-checked: $(CHECKED_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
+
+# The kernels' tests on this machine's GPU.
+$(BUILD)/hearth-gpu-tests: $(GPU_TEST_OBJ) $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS) -lgtest -lgtest_main
+
+# What each PTX instruction does, as a file: on the GPU, and as the emulator has it.
+$(BUILD)/hearth-conformance: $(BUILD)/obj/cuda/tests/kernels/conformance/main.cpp.o $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CONFORMANCE)) \
+  $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS)
+
+$(BUILD)/hearth-conformance-emulated: $(BUILD)/obj/emulated/tests/kernels/conformance/main.cpp.o \
+  $(patsubst %,$(BUILD)/obj/emulated/%.o,$(CONFORMANCE)) $(EMULATED_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
 # The parsers under mutated input; `make test-long` builds it with sanitizers.
 $(BUILD)/hearth-fuzz: $(FUZZ_OBJ) $(BUILD)/libhearth.a
@@ -133,6 +173,14 @@ $(BUILD)/obj/emulated/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL) -x c++ -c $< -o $@
 
+$(BUILD)/obj/cuda/%.cu.o: %.cu $(BUILD)/cuda-flags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -c $< -o $@
+
+$(BUILD)/obj/cuda/%.cpp.o: %.cpp $(BUILD)/flags $(BUILD)/cuda-flags
+	@mkdir -p $(@D)
+	$(CXX) $(CUDA_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
+
 $(BUILD)/obj/checked/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
@@ -141,10 +189,16 @@ $(BUILD)/obj/checked/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -x c++ -c $< -o $@
 
-# The flags of the last build: rewritten only when they change, so that a change rebuilds everything.
+# The flags of the last build: rewritten only when they change, so that a change rebuilds everything, or, with other
+# ARCHS, what depends on them.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CXX) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CXX) $(CXXFLAGS_ALL)' > $@
 
+$(BUILD)/cuda-flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(if $(ARCHS),$(NVCC) $(NVCC_FLAGS))' | cmp -s - $@ || echo '$(if $(ARCHS),$(NVCC) $(NVCC_FLAGS))' > $@
+
+-include $(CUDA_OBJ:.o=.d) $(GPU_TEST_OBJ:.o=.d)
 -include $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
 -include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/obj/src/main.d
