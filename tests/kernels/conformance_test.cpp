@@ -236,7 +236,9 @@ TEST_P(Conformance, WgmmaInAllMajors) {
               at("wgmma_m64n" + std::to_string(n) + "k16 A " + a + ", B " + (b_mn ? "MN-major" : "K-major"));
           EXPECT_EQ(r.output, wgmma(r.input, n, {a_in_registers, a_mn, b_mn})) << r.name;
           EXPECT_NE(r.output, wgmma(r.input, n, {a_in_registers, a_mn, !b_mn})) << r.name;
-          if (!a_in_registers) EXPECT_NE(r.output, wgmma(r.input, n, {false, !a_mn, b_mn})) << r.name;
+          if (!a_in_registers) {
+            EXPECT_NE(r.output, wgmma(r.input, n, {false, !a_mn, b_mn})) << r.name;
+          }
         }
 }
 
