@@ -29,7 +29,8 @@ DEPS_LINK := $(if $(wildcard $(DEPS)/lib),-L$(DEPS)/lib/$(ARCH_TRIPLE) -L$(DEPS)
 # -Wno-restrict: g++ 12 warns wrongly about "literal" + std::string (GCC bug 105651).
 CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-restrict -fno-math-errno -fno-trapping-math -fopenmp-simd -pthread \
   $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) -MMD -MP $(CXXFLAGS)
-LDFLAGS_ALL := $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
+# Libraries beside a program, as in `make bundle`, come first; an RPATH (not a RUNPATH) holds for their own needs too.
+LDFLAGS_ALL := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8 -lgloo
 
 # What needs the CUDA runtime is built against the real one (below), or against the emulator.
@@ -65,13 +66,17 @@ NVCC ?= $(shell scripts/cuda.sh nvcc)
 CUDA_PROBLEM := $(shell NVCC='$(NVCC)' scripts/cuda.sh problem $(ARCHS))
 $(if $(CUDA_PROBLEM),$(error $(CUDA_PROBLEM)))
 CUDA_HOME := $(shell NVCC='$(NVCC)' scripts/cuda.sh home)
+NVCC_OPTIONS := $(shell NVCC='$(NVCC)' scripts/cuda.sh options)
 CUDA_OBJ := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(KERNELS) $(CUDA_HOST))
 CUDA_LIBS := $(addprefix -L,$(wildcard $(CUDA_HOME)/lib64)) -lcudart_static -ldl -lrt -lpthread
 endif
 GPU_TEST_OBJ := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(sort $(wildcard tests/kernels/*.cpp)) $(CONFORMANCE))
 CUDA_FLAGS := -I. -Itests/gpu -Itests $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include)) -DHEARTH_CUDA_TARGETS='"$(ARCHS:%=sm_%)"'
-NVCC_FLAGS := -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -ccbin $(CXX) -I. -Isrc -Itests \
+NVCC_FLAGS := -std=c++20 -O3 --expt-relaxed-constexpr $(NVCC_OPTIONS) -ccbin $(CXX) -I. -Isrc -Itests \
   $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) $(if $(WERROR),-Werror all-warnings) -MMD -MP
+
+# Programs of `make bundle`.
+BUNDLED := hearth hearth-bench hearth-gpu-tests hearth-conformance hearth-conformance-emulated
 
 FORMATTED := '*.cpp' '*.h' '*.cu' '*.cuh'
 
@@ -85,6 +90,11 @@ all: setup  ## build build/hearth (installs what is missing first)
 all-archs:  ## build build/hearth for every GPU architecture that nvcc and Hearth know
 	@$(MAKE) --no-print-directory ARCHS="$$(scripts/cuda.sh all)" all
 
+bundle: setup  ## collect the programs and their libraries in build/bundle, for machines where nothing can be installed
+	@$(if $(ARCHS),,echo 'make bundle: for which GPUs?  For example: make bundle ARCHS="80 90a"' >&2; exit 2)
+	@$(MAKE) --no-print-directory $(JOBS) $(addprefix $(BUILD)/,$(BUNDLED))
+	@scripts/bundle.sh $(BUILD) $(BUNDLED)
+
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@echo "  variables:        ARCHS=\"80 90a\"  BUILD=DIR  WERROR=1  SANITIZE=address,undefined  OPT=-O3  CXX=g++"
@@ -96,7 +106,8 @@ quickstart: all  ## fetch a small real corpus, train a small GPT on it, print a 
 	@scripts/quickstart.sh
 
 test: setup  ## build and run all tests
-	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
+	  $(BUILD)/hearth-conformance-emulated $(if $(ARCHS),$(BUILD)/hearth-gpu-tests)
 	@tests/run.sh $(BUILD)
 
 test-long: setup  ## soak, fuzz, kill loops, full matrices
@@ -109,17 +120,19 @@ emulated: setup  ## build build/hearth-emulated: device.kind = "cuda" on the CPU
 bench: setup  ## build build/hearth-bench, the microbenchmarks
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth-bench
 
-lint: setup  ## formatting, a build with warnings as errors, and nvcc for every architecture where there is one
+lint: setup  ## formatting, warnings as errors, and, where there is nvcc, a GPU build and every architecture
 	@git ls-files $(FORMATTED) | xargs clang-format --dry-run -Werror
-	@$(MAKE) --no-print-directory $(JOBS) BUILD=$(BUILD)/lint WERROR=1 $(BUILD)/lint/hearth $(BUILD)/lint/hearth-tests $(BUILD)/lint/hearth-kernel-tests
+	@archs=$$(scripts/cuda.sh all); archs=$${archs%% *}; \
+	$(MAKE) --no-print-directory $(JOBS) BUILD=$(BUILD)/lint WERROR=1 ARCHS="$$archs" \
+	  $(addprefix $(BUILD)/lint/,hearth hearth-tests hearth-kernel-tests) \
+	  $${archs:+$(addprefix $(BUILD)/lint/,hearth-gpu-tests hearth-conformance)}
 	@tests/kernels/ptxas.sh
 
 format:  ## apply clang-format to every source file
 	@git ls-files $(FORMATTED) | xargs clang-format -i
 
 clean:  ## delete what was built
-	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-bench $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
-	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/lint
+	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-* $(BUILD)/lint $(BUILD)/bundle
 
 # CUDA's objects come before the library, so that their make_cuda_device is linked and not its stand-in.
 $(BUILD)/hearth: $(BUILD)/obj/src/main.o $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
@@ -145,12 +158,11 @@ $(BUILD)/hearth-gpu-tests: $(GPU_TEST_OBJ) $(CUDA_OBJ) $(BUILD)/libhearth.a $(BU
 	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS) -lgtest -lgtest_main
 
 # What each PTX instruction does, as a file: on the GPU, and as the emulator has it.
-$(BUILD)/hearth-conformance: $(BUILD)/obj/cuda/tests/kernels/conformance/main.cpp.o $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CONFORMANCE)) \
-  $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+CONFORMANCE_SRC := tests/kernels/conformance/main.cpp $(CONFORMANCE) kernels/tensor_map.cu
+$(BUILD)/hearth-conformance: $(CONFORMANCE_SRC:%=$(BUILD)/obj/cuda/%.o) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
 	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS)
 
-$(BUILD)/hearth-conformance-emulated: $(BUILD)/obj/emulated/tests/kernels/conformance/main.cpp.o \
-  $(patsubst %,$(BUILD)/obj/emulated/%.o,$(CONFORMANCE)) $(EMULATED_OBJ) $(BUILD)/libhearth.a
+$(BUILD)/hearth-conformance-emulated: $(CONFORMANCE_SRC:%=$(BUILD)/obj/emulated/%.o) $(EMULATOR:%=$(BUILD)/obj/emulated/%.o) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
 # The parsers under mutated input; `make test-long` builds it with sanitizers.

@@ -3,12 +3,13 @@
 #
 #   scripts/cuda.sh nvcc              the path of nvcc; nothing if there is none
 #   scripts/cuda.sh home              the folder of its headers and libraries
+#   scripts/cuda.sh options           options of this nvcc that make its objects small
 #   scripts/cuda.sh seen              the architectures of this machine's GPUs that nvcc can compile for
 #   scripts/cuda.sh all               those that Hearth is written for and nvcc can compile for
 #   scripts/cuda.sh why               why `seen` is empty and what to do, in one line
 #   scripts/cuda.sh problem ARCH...   why these cannot be compiled for, in one line; nothing if they can
 #
-# nvcc is looked for as $NVCC, in PATH, in $CUDA_HOME/bin and in /usr/local/cuda/bin.
+# nvcc is looked for as $NVCC, in PATH, and in $CUDA_HOME/bin or /usr/local/cuda/bin.
 set -uo pipefail
 
 written_for=(80 86 89 90a 100 120)
@@ -19,7 +20,7 @@ find_nvcc() {
     echo "$NVCC"
     return
   fi
-  for candidate in "$(type -P nvcc)" "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" /usr/local/cuda/bin/nvcc; do
+  for candidate in "$(type -P nvcc)" "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; do
     [[ -n $candidate && -x $candidate ]] && { echo "$candidate"; return; }
   done
 }
@@ -70,7 +71,7 @@ why() {
 problem() {
   local arch
   if [[ -z $nvcc ]]; then
-    echo "ARCHS=\"$*\" needs nvcc, which is neither in PATH nor in CUDA_HOME; install the CUDA toolkit, or build for the" \
+    echo "ARCHS=\"$*\" needs nvcc, which is neither in PATH nor in CUDA_HOME/bin; install the CUDA toolkit, or build for the" \
       "CPU with ARCHS="
     return
   fi
@@ -101,9 +102,10 @@ home() {  # nvcc says it itself, whatever link or wrapper it was started through
 
 nvcc=$(find_nvcc)
 known=
-[[ -n $nvcc && $1 != nvcc && $1 != home ]] && known=$($nvcc --list-gpu-arch 2>/dev/null)
+[[ -n $nvcc && " seen all why problem " == *" $1 "* ]] && known=$($nvcc --list-gpu-arch 2>/dev/null)
 case $1 in
   nvcc) echo "$nvcc" ;;
+  options) [[ -n $nvcc ]] && $nvcc --help | grep -q -e --compress-mode && echo --compress-mode=size ;;
   home | seen | why | all) "$1" ;;
   problem) problem "${@:2}" ;;
 esac
