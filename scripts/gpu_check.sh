@@ -58,7 +58,8 @@ value() { echo "@$1 $2"; }
 section_conformance() {
   needs "$conformance"
   needs "$emulated"
-  "$conformance" "$out/device.dump" || fail "the instructions could not be run"
+  local words
+  words=$("$conformance" "$out/device.dump" 2>&1) || fail "${words:0:200}"
   "$emulated" "$out/emulator.dump" || fail "the emulator failed"
   local records differ
   records=$(cut -d: -f1 "$out/device.dump" | uniq | wc -l)
@@ -115,11 +116,16 @@ section_racecheck() { sanitize racecheck; }
 series() { sed -n "/\"event\":\"step\"/s/.*\"$2\":\([-+0-9.eE]*\).*/\1/p" "$1/metrics.jsonl"; }
 median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)] }'; }
 
-train() {  # train RUN CONFIG OPTION...
-  local run=$1 config=$2
+train() {  # train RUN CONFIG OPTION...: fails with the program's last words
+  local run=$1 config=$2 words=$out/words.$$
   shift 2
   (cd "$root" && "$hearth" train "configs/$config.toml" --run.dir="$run" --data.train=data/tiny.txt --data.val= \
-    --data.tokenizer=byte --eval.every=0 --sample.every=0 --checkpoint.every=0 --checkpoint.resume=none "$@")
+    --data.tokenizer=byte --eval.every=0 --sample.every=0 --checkpoint.every=0 --checkpoint.resume=none "$@") \
+    2>&1 | tee "$words"
+  local code=${PIPESTATUS[0]} last
+  last=$(tail -n 1 "$words")
+  rm -f "$words"
+  ((code == 0)) || fail "exit code $code: ${last:0:200}"
 }
 
 section_losses() {
@@ -128,7 +134,7 @@ section_losses() {
   ((quick)) && steps=3
   local kind
   for kind in cuda cpu; do
-    train "$out/tiny-$kind" tiny --train.steps=$steps --device.kind=$kind || fail "training on $kind failed"
+    train "$out/tiny-$kind" tiny --train.steps=$steps --device.kind=$kind
   done
   local worst
   worst=$(paste <(series "$out/tiny-cuda" loss) <(series "$out/tiny-cpu" loss) | awk -v steps=$steps '
@@ -144,10 +150,10 @@ gpt2() {  # gpt2 ENGINE
   needs "$hearth"
   local run=$out/gpt2-$1
   if ((quick)); then
-    train "$run" tiny --train.steps=3 --device.kind=cuda --device.gemm="$1" || fail "the training failed"
+    train "$run" tiny --train.steps=3 --device.kind=cuda --device.gemm="$1"
   else
     train "$run" gpt2-124m --model.vocab=50257 --train.steps=60 --train.batch=32 --train.micro_batch=32 \
-      --device.kind=cuda --device.gemm="$1" || fail "the training failed"
+      --device.kind=cuda --device.gemm="$1"
   fi
   # The first steps warm up; with fewer than 20, none is left out.
   local steps rate mfu

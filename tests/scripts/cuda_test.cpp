@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "base/files.h"
 #include "device/cuda/targets.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
