@@ -11,6 +11,10 @@ OPT ?= -O3
 WERROR ?=
 SANITIZE ?=
 SEEDS ?= 3
+# GPU architectures to compile for, like ARCHS="80 90a"; unless given, those of the GPUs in this machine.  Empty: CPU only.
+ifeq ($(origin ARCHS),undefined)
+ARCHS := $(shell scripts/cuda.sh seen)
+endif
 
 comma := ,
 # Plain `make` uses all cores; `make -jN` is left as it is.
@@ -25,10 +29,11 @@ DEPS_LINK := $(if $(wildcard $(DEPS)/lib),-L$(DEPS)/lib/$(ARCH_TRIPLE) -L$(DEPS)
 # -Wno-restrict: g++ 12 warns wrongly about "literal" + std::string (GCC bug 105651).
 CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-restrict -fno-math-errno -fno-trapping-math -fopenmp-simd -pthread \
   $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) -MMD -MP $(CXXFLAGS)
-LDFLAGS_ALL := $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
+# Libraries beside a program, as in `make bundle`, come first; an RPATH (not a RUNPATH) holds for their own needs too.
+LDFLAGS_ALL := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8 -lgloo
 
-# What needs the CUDA runtime is built by nvcc's host compiler, or against the emulator.
+# What needs the CUDA runtime is built against the real one (below), or against the emulator.
 CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' 2>/dev/null))
 SRC := $(sort $(filter-out $(CUDA_HOST),$(shell find src -name '*.cpp')))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
@@ -46,26 +51,57 @@ BENCH_MAIN := $(BUILD)/obj/tests/bench/main.o
 # that the race detector sees every access to global memory (the __tsan_* calls are the emulator's, libtsan is not used).
 KERNELS := $(sort $(wildcard kernels/*.cu))
 EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard tests/emulator/*.cpp)))
-KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp \
-  tests/device/ops_*_test.cpp) tests/support/op_bench.cpp)
-EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
+CONFORMANCE := tests/kernels/conformance/conformance.cu
+OP_TESTS := $(sort $(wildcard tests/device/ops_*_test.cpp)) tests/support/op_bench.cpp
+KERNEL_TESTS := $(CONFORMANCE) $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp)) $(OP_TESTS)
+EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern \
+  -DHEARTH_CUDA_TARGETS='"the SIMT emulator"'
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
 EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))
 CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(CUDA_HOST)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))
 
-PROGRAMS := hearth hearth-tests hearth-emulated hearth-bench hearth-bench-emulated hearth-kernel-tests hearth-kernel-tests-checked hearth-fuzz
+# The same sources for real GPUs, where ARCHS names some: kernels by nvcc, one object with code for every architecture; the
+# host's side by $(CXX) with CUDA's headers; CUDA's runtime linked statically.  Nothing of this is touched without ARCHS.
+override ARCHS := $(patsubst 90,90a,$(ARCHS))
+export ARCHS
+ifneq ($(ARCHS),)
+NVCC ?= $(shell scripts/cuda.sh nvcc)
+CUDA_PROBLEM := $(shell NVCC='$(NVCC)' scripts/cuda.sh problem $(ARCHS))
+$(if $(CUDA_PROBLEM),$(error $(CUDA_PROBLEM)))
+CUDA_HOME := $(shell NVCC='$(NVCC)' scripts/cuda.sh home)
+NVCC_OPTIONS := $(shell NVCC='$(NVCC)' scripts/cuda.sh options)
+CUDA_OBJ := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(KERNELS) $(CUDA_HOST))
+CUDA_LIBS := $(addprefix -L,$(wildcard $(CUDA_HOME)/lib64)) -lcudart_static -ldl -lrt -lpthread
+endif
+GPU_TEST_OBJ := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(sort $(wildcard tests/kernels/*.cpp)) $(OP_TESTS) $(CONFORMANCE))
+CUDA_FLAGS := -I. -Itests/gpu -Itests $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include)) -DHEARTH_CUDA_TARGETS='"$(ARCHS:%=sm_%)"'
+NVCC_FLAGS := -std=c++20 -O3 --expt-relaxed-constexpr $(NVCC_OPTIONS) -ccbin $(CXX) -I. -Isrc -Itests \
+  $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) $(if $(WERROR),-Werror all-warnings) -MMD -MP
+
+# Programs of `make bundle`.
+BUNDLED := hearth hearth-bench hearth-gpu-tests hearth-conformance hearth-conformance-emulated
+
 FORMATTED := '*.cpp' '*.h' '*.cu' '*.cuh'
 
-.PHONY: all help emulated mutants setup quickstart test test-long bench lint format clean FORCE
+.PHONY: all all-archs bundle help emulated mutants setup quickstart test test-long bench lint format clean FORCE
 .DEFAULT_GOAL := all
 
 all: setup  ## build build/hearth (installs what is missing first)
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth
+	@$(if $(ARCHS),,scripts/cuda.sh why)
+
+all-archs:  ## build build/hearth for every GPU architecture that nvcc and Hearth know
+	@$(MAKE) --no-print-directory ARCHS="$$(scripts/cuda.sh all)" all
+
+bundle: setup  ## collect the programs and their libraries in build/bundle, for machines where nothing can be installed
+	@$(if $(ARCHS),,echo 'make bundle: for which GPUs?  For example: make bundle ARCHS="80 90a"' >&2; exit 2)
+	@$(MAKE) --no-print-directory $(JOBS) $(addprefix $(BUILD)/,$(BUNDLED))
+	@scripts/bundle.sh $(BUILD) $(BUNDLED)
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@echo "  variables:        BUILD=DIR  WERROR=1  SANITIZE=address,undefined  OPT=-O3  CXX=g++"
+	@echo "  variables:        ARCHS=\"80 90a\"  BUILD=DIR  WERROR=1  SANITIZE=address,undefined  OPT=-O3  CXX=g++"
 
 setup:  ## install the Debian packages that are missing
 	@scripts/setup.sh
@@ -75,7 +111,7 @@ quickstart: all  ## fetch a small real corpus, train a small GPT on it, print a 
 
 test: setup  ## build and run all tests
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
-	  $(BUILD)/hearth-kernel-tests-checked
+	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/hearth-conformance-emulated $(if $(ARCHS),$(BUILD)/hearth-gpu-tests)
 	@tests/run.sh $(BUILD)
 
 test-long: setup  ## soak, fuzz, kill loops, full matrices
@@ -91,31 +127,34 @@ emulated: setup  ## build build/hearth-emulated: device.kind = "cuda" on the CPU
 bench: setup  ## build build/hearth-bench, the microbenchmarks
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth-bench
 
-lint: setup  ## formatting, a build with warnings as errors, and nvcc for every architecture where there is one
+lint: setup  ## formatting, warnings as errors, and, where there is nvcc, a GPU build and every architecture
 	@git ls-files $(FORMATTED) | xargs clang-format --dry-run -Werror
-	@$(MAKE) --no-print-directory $(JOBS) BUILD=$(BUILD)/lint WERROR=1 $(BUILD)/lint/hearth $(BUILD)/lint/hearth-tests $(BUILD)/lint/hearth-kernel-tests
+	@archs=$$(scripts/cuda.sh all); archs=$${archs%% *}; \
+	$(MAKE) --no-print-directory $(JOBS) BUILD=$(BUILD)/lint WERROR=1 ARCHS="$$archs" \
+	  $(addprefix $(BUILD)/lint/,hearth hearth-tests hearth-kernel-tests) \
+	  $${archs:+$(addprefix $(BUILD)/lint/,hearth-gpu-tests hearth-conformance)}
 	@tests/kernels/ptxas.sh
 
 format:  ## apply clang-format to every source file
 	@git ls-files $(FORMATTED) | xargs clang-format -i
 
 clean:  ## delete what was built
-	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/lint $(BUILD)/mutants $(addprefix $(BUILD)/,$(PROGRAMS))
+	rm -rf $(BUILD)/obj $(BUILD)/libhearth.a $(BUILD)/hearth $(BUILD)/hearth-* $(BUILD)/lint $(BUILD)/mutants $(BUILD)/bundle
 
-$(BUILD)/hearth: $(BUILD)/obj/src/main.o $(BUILD)/libhearth.a
-	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
+# CUDA's objects come before the library, so that their make_cuda_device is linked and not its stand-in.
+$(BUILD)/hearth: $(BUILD)/obj/src/main.o $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS)
 
 $(BUILD)/hearth-tests: $(TEST_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
 
-$(BUILD)/hearth-bench: $(BENCH_MAIN) $(BENCH_OBJ) $(BUILD)/libhearth.a
-	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
+$(BUILD)/hearth-bench: $(BENCH_MAIN) $(BENCH_OBJ) $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS)
 
 # The benchmark's list for GPUs on the emulator: a test of its logic, no measurement.
 $(BUILD)/hearth-bench-emulated: $(BENCH_MAIN) $(BENCH_OBJ) $(EMULATED_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
-# The objects of src/device/cuda come before the library, so that their make_cuda_device is linked and not its stand-in.
 $(BUILD)/hearth-emulated: $(BUILD)/obj/src/main.o $(EMULATED_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
@@ -124,6 +163,18 @@ $(BUILD)/hearth-kernel-tests: $(EMULATED_OBJ) $(EMULATED_TEST_OBJ) $(BENCH_OBJ) 
 
 $(BUILD)/hearth-kernel-tests-checked: $(CHECKED_OBJ) $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main
+
+# The kernels' tests on this machine's GPU.
+$(BUILD)/hearth-gpu-tests: $(GPU_TEST_OBJ) $(CUDA_OBJ) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS) -lgtest -lgtest_main
+
+# What each PTX instruction does, as a file: on the GPU, and as the emulator has it.
+CONFORMANCE_SRC := tests/kernels/conformance/main.cpp $(CONFORMANCE) kernels/tensor_map.cu
+$(BUILD)/hearth-conformance: $(CONFORMANCE_SRC:%=$(BUILD)/obj/cuda/%.o) $(BUILD)/libhearth.a $(BUILD)/cuda-flags
+	$(CXX) -o $@ $(filter-out %flags,$^) $(LDFLAGS_ALL) $(LIBS) $(CUDA_LIBS)
+
+$(BUILD)/hearth-conformance-emulated: $(CONFORMANCE_SRC:%=$(BUILD)/obj/emulated/%.o) $(EMULATOR:%=$(BUILD)/obj/emulated/%.o) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
 # The parsers under mutated input; `make test-long` builds it with sanitizers.
 $(BUILD)/hearth-fuzz: $(FUZZ_OBJ) $(BUILD)/libhearth.a
@@ -145,6 +196,14 @@ $(BUILD)/obj/emulated/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL) -x c++ -c $< -o $@
 
+$(BUILD)/obj/cuda/%.cu.o: %.cu $(BUILD)/cuda-flags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -c $< -o $@
+
+$(BUILD)/obj/cuda/%.cpp.o: %.cpp $(BUILD)/flags $(BUILD)/cuda-flags
+	@mkdir -p $(@D)
+	$(CXX) $(CUDA_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
+
 $(BUILD)/obj/checked/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
@@ -153,10 +212,16 @@ $(BUILD)/obj/checked/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -x c++ -c $< -o $@
 
-# The flags of the last build: rewritten only when they change, so that a change rebuilds everything.
+# The flags of the last build: rewritten only when they change, so that a change rebuilds everything, or, with other
+# ARCHS, what depends on them.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CXX) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CXX) $(CXXFLAGS_ALL)' > $@
 
+$(BUILD)/cuda-flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(if $(ARCHS),$(NVCC) $(NVCC_FLAGS))' | cmp -s - $@ || echo '$(if $(ARCHS),$(NVCC) $(NVCC_FLAGS))' > $@
+
+-include $(CUDA_OBJ:.o=.d) $(GPU_TEST_OBJ:.o=.d)
 -include $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
 -include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(BENCH_TEST_OBJ:.o=.d) $(BENCH_MAIN:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/obj/src/main.d

@@ -13,6 +13,7 @@ using Encoder = int (*)(void* map, int data_type, uint32_t rank, void* address, 
                         int interleave, int swizzle, int l2_promotion, int out_of_bounds_fill);
 constexpr int type_bf16 = 9;
 constexpr int no_interleave = 0;
+constexpr int no_swizzle = 0;
 constexpr int swizzle_128_bytes = 3;
 constexpr int l2_promotion_256_bytes = 3;
 constexpr int fill_with_zeros = 0;
@@ -32,7 +33,7 @@ Encoder find_encoder() {
 }  // namespace
 
 TensorMap make_tensor_map(const bf16* matrix, int64_t rows, int64_t columns, int64_t row_stride, int box_rows,
-                          int box_columns) {
+                          int box_columns, bool swizzled) {
   static const Encoder encode = find_encoder();
   const uint64_t dimensions[2] = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)};
   const uint64_t strides[1] = {static_cast<uint64_t>(row_stride) * sizeof(bf16)};
@@ -40,9 +41,9 @@ TensorMap make_tensor_map(const bf16* matrix, int64_t rows, int64_t columns, int
   const uint32_t element_strides[2] = {1, 1};
   // Made here and copied: the driver insists on 64 bytes of alignment, which the caller's temporary may lack.
   alignas(TensorMap) uint64_t opaque[16] = {};
-  const int status =
-      encode(opaque, type_bf16, 2, const_cast<bf16*>(matrix), dimensions, strides, box, element_strides,
-             no_interleave, swizzle_128_bytes, l2_promotion_256_bytes, fill_with_zeros);
+  const int status = encode(opaque, type_bf16, 2, const_cast<bf16*>(matrix), dimensions, strides, box,
+                            element_strides, no_interleave, swizzled ? swizzle_128_bytes : no_swizzle,
+                            l2_promotion_256_bytes, fill_with_zeros);
   if (status != 0)
     fail_device("the driver refused a tensor map (error ", status, ") of ", rows, " x ", columns,
                 " with row stride ", row_stride, " and boxes of ", box_rows, " x ", box_columns);

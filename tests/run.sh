@@ -80,6 +80,13 @@ if [[ -x $build/hearth-kernel-tests ]]; then
   names+=(kernels)
   wait
 fi
+# And on this machine's GPU, if the build is for one.
+if [[ -x $build/hearth-gpu-tests ]] && type -P nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+  echo "running $build/hearth-gpu-tests"
+  run_shard gpu "$build/hearth-gpu-tests" 1 0 "$@"
+  names+=(gpu)
+  wait
+fi
 
 # Every kernel once under the race detector: the tests of kernels that run once, and one schedule of the others.
 if [[ -x $build/hearth-kernel-tests-checked ]]; then

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "base/version.h"
+#include "device/device.h"
 
 namespace hearth {
 namespace {
@@ -56,7 +57,7 @@ ExitCode dispatch(const std::string& program, const std::vector<std::string>& ar
     return ExitCode::done;
   }
   if (name == "--version") {
-    std::printf("hearth %s\n", hearth_version);
+    std::printf("hearth %s, %s\n", hearth_version, cuda_build().c_str());
     return ExitCode::done;
   }
   for (const Command& command : commands())

@@ -123,6 +123,8 @@ struct DeviceConfig {
 std::unique_ptr<Device> make_reference_device();
 std::unique_ptr<Device> make_cpu_device(int threads);
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config);
+// "CUDA 13.0 for sm_80 sm_90a", or "no CUDA".
+std::string cuda_build();
 // Why no GPU can be used, or nothing when one can.
 std::optional<std::string> cuda_unavailable();
 // The device that `config` names.  auto takes a usable GPU, else the CPU.  Throws Error(usage) for an unknown

@@ -4,12 +4,18 @@
 
 namespace hearth {
 
+std::string cuda_build() {
+  return "no CUDA";
+}
+
 std::optional<std::string> cuda_unavailable() {
-  return "this build has no CUDA (build with `make ARCHS=\"80 90a\"` where nvcc is installed)";
+  return "this build has no CUDA";
 }
 
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig&) {
-  fail_device("device.kind = \"cuda\": ", *cuda_unavailable(), "; use device.kind = \"cpu\" or \"auto\"");
+  fail_device(
+      "device.kind = \"cuda\": ", *cuda_unavailable(),
+      " (build with `make ARCHS=\"80 90a\"` where nvcc is installed); use device.kind = \"cpu\" or \"auto\"");
 }
 
 }  // namespace hearth

@@ -51,6 +51,11 @@ std::string optimizer_line(const OptimizerConfig& o) {
               " ", o.beta2, ", weight decay ", o.weight_decay, ", clip ", o.clip);
 }
 
+std::string device_line(const DeviceConfig& wanted, const Device& device) {
+  const auto why_no_gpu = wanted.kind == "auto" ? cuda_unavailable() : std::nullopt;
+  return device.description() + (why_no_gpu ? "; not a GPU: " + *why_no_gpu : "");
+}
+
 }  // namespace
 
 std::string memory_line(const MemoryPlan& m) {
@@ -75,7 +80,7 @@ std::vector<std::string> start_report(const RunConfig& config, const Grid& grid,
       text("batch      ", batch_line(config, grid), ", ", epochs(config, corpus), " epochs"),
       text("optimizer  ", optimizer_line(config.optimizer)),
       text("precision  ", precision_line(config.train)),
-      text("device     ", device.description()),
+      text("device     ", device_line(config.device, device)),
       text("layout     ", layout_line(config, grid)),
       text("memory     ", memory_line(memory), grid.world() > 1 ? " (rank 0)" : ""),
       text("start      ", resume),

@@ -94,10 +94,25 @@ TEST(Cuda, WhatCannotBeIsSaidInOneSentence) {
       train_on(emulated_binary(), dir / "run", {"--device.kind=cuda", "--train.precision=fp32"});
   EXPECT_EQ(fp32.code, 2) << fp32.output;
   EXPECT_NE(fp32.output.find("bf16"), std::string::npos) << fp32.output;
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // also where there is a GPU
   const Outcome no_gpu = train_on(testing::hearth_binary(), dir / "run", {"--device.kind=cuda"});
   EXPECT_EQ(no_gpu.code, 72) << no_gpu.output;
   EXPECT_NE(no_gpu.output.find("device.kind"), std::string::npos) << no_gpu.output;
   EXPECT_FALSE(fs::exists(dir / "run"));
+  const Outcome automatic =
+      train_on(testing::hearth_binary(), dir / "run", {"--device.kind=auto", "--train.steps=1"});
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(automatic.code, 0) << automatic.output;
+  EXPECT_NE(automatic.output.find("device     cpu"), std::string::npos) << automatic.output;
+  EXPECT_NE(automatic.output.find("; not a GPU: "), std::string::npos) << automatic.output;
+}
+
+TEST(Cuda, TheVersionNamesTheBuild) {
+  const Outcome emulated = run_program({emulated_binary(), "--version"});
+  EXPECT_NE(emulated.output.find(", CUDA 13.0 for the SIMT emulator"), std::string::npos) << emulated.output;
+  const Outcome plain = run_program({testing::hearth_binary(), "--version"});
+  EXPECT_TRUE(plain.output.ends_with(", no CUDA\n") || plain.output.find(" for sm_") != std::string::npos)
+      << plain.output;
 }
 
 // A model that the kernels have no room for is refused before anything runs or is written.

@@ -89,7 +89,7 @@ TEST_F(CudaDevice, AnOldGpuIsRefused) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::device);
-    EXPECT_NE(std::string(error.what()).find("sm_75; the kernels need sm_80"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("sm_75 and the kernels need sm_80"), std::string::npos)
         << error.what();
   }
 }

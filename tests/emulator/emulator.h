@@ -12,6 +12,9 @@
 
 namespace hearth::emulator {
 
+// False in the build for a real GPU, which has tests/gpu/emulator/emulator.h instead of this file.
+inline constexpr bool plays_the_gpu = true;
+
 // Which warp and lane runs first.  A warp runs until it has to wait ("greedy"): a fair order would hide most
 // missing barriers.
 enum class Order : uint8_t { forward, reverse, random };

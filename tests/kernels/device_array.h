@@ -1,4 +1,7 @@
 // What kernel tests share: arrays on the device with canaries, the emulator's schedules, exact test data.
+//
+// The same tests run on the emulator (build/hearth-kernel-tests) and on a real GPU (build/hearth-gpu-tests),
+// where tests/gpu/emulator/emulator.h takes the emulator's place: there is one schedule there, the GPU's own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,11 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_runtime_api.h"
+#include <cuda_runtime.h>
+
 #include "emulator/emulator.h"
 #include "tensor/dtype.h"
 
 namespace hearth::testing {
+
+// A call of the runtime that has to succeed.
+inline void expect_success(cudaError_t status, const char* call) {
+  ASSERT_EQ(status, cudaSuccess) << call << ": " << cudaGetErrorString(status);
+}
 
 // n elements of device memory, NaN bits at first.  Only `to_host` and `set` touch them, through the runtime.
 // 256 bytes before and after are canaries: `to_host` checks that no kernel wrote there.
@@ -21,8 +30,8 @@ template <class T>
 class DeviceArray {
  public:
   explicit DeviceArray(int64_t n) : n_(n) {
-    cudaMalloc(&base_, total_bytes());
-    cudaMemset(base_, 0xff, total_bytes());
+    expect_success(cudaMalloc(&base_, total_bytes()), "cudaMalloc");
+    expect_success(cudaMemset(base_, 0xff, total_bytes()), "cudaMemset");
   }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(static_cast<int64_t>(values.size())) {
     set(values);
@@ -34,13 +43,15 @@ class DeviceArray {
   T* data() const { return reinterpret_cast<T*>(base_ + canary); }
   int64_t size() const { return n_; }
   void set(const std::vector<T>& values) {
-    cudaMemcpy(data(), values.data(), static_cast<size_t>(n_) * sizeof(T), cudaMemcpyHostToDevice);
+    expect_success(
+        cudaMemcpy(data(), values.data(), static_cast<size_t>(n_) * sizeof(T), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
   }
   // Waits for everything queued.
   std::vector<T> to_host() const {
-    cudaDeviceSynchronize();
+    expect_success(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     std::vector<unsigned char> all(total_bytes());
-    cudaMemcpy(all.data(), base_, all.size(), cudaMemcpyDeviceToHost);
+    expect_success(cudaMemcpy(all.data(), base_, all.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
     for (size_t i = 0; i < canary; ++i) {
       EXPECT_EQ(all[i], 0xff) << "a kernel wrote " << canary - i << " bytes before the array";
       EXPECT_EQ(all[all.size() - 1 - i], 0xff) << "a kernel wrote " << canary - i << " bytes after the array";
@@ -79,6 +90,7 @@ struct Schedule {
   emulator::Async async;
 };
 inline std::string name_of(const Schedule& s) {
+  if (!emulator::plays_the_gpu) return "gpu";
   const char* orders[] = {"forward", "reverse", "random"};
   const char* asyncs[] = {"eager", "lazy", "random"};
   return std::string(orders[static_cast<int>(s.order)]) + "_" + asyncs[static_cast<int>(s.async)];
@@ -87,6 +99,7 @@ inline std::vector<Schedule> all_schedules() {
   using emulator::Async;
   using emulator::Order;
   std::vector<Schedule> all;
+  if (!emulator::plays_the_gpu) return {{Order::forward, Async::eager}};
   for (Order order : {Order::forward, Order::reverse, Order::random})
     for (Async async : {Async::eager, Async::lazy, Async::random})
       all.push_back({order, async});

@@ -26,7 +26,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for source in kernels/*.cu; do
-  "$nvcc" -std=c++20 -O3 --expt-relaxed-constexpr --threads 2 -I. -Isrc "${options[@]}" -Xptxas -v -fatbin \
+  "$nvcc" -std=c++20 -O3 --expt-relaxed-constexpr --threads 0 -I. -Isrc "${options[@]}" -Xptxas -v -fatbin \
     -o "$work/out.fatbin" "$source" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
   cat "$work/log" >>"$work/all.log"
 done

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "device/cuda/targets.h"
 #include "kernels/attention.h"
 #include "kernels/residual_norm.h"
 
@@ -76,9 +77,6 @@ CudaDevice::CudaDevice(int index) {
   require(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
   cache_bytes_ = static_cast<uint64_t>(properties.l2CacheSize);
   name_ = properties.name;
-  if (properties.major < 8)
-    fail_device("GPU ", index, " (", name_, ") is sm_", properties.major, properties.minor,
-                "; the kernels need sm_80 or newer; use device.kind = \"cpu\"");
   description_ = text("cuda, ", name_, ", sm_", properties.major, properties.minor, ", ",
                       human_bytes(properties.totalGlobalMem));
   for (cudaStream_t& stream : streams_)
@@ -230,12 +228,29 @@ std::optional<uint64_t> CudaDevice::free_bytes() const {
 
 }  // namespace cuda
 
+namespace {
+
+// Why the GPU `index` cannot run this executable's kernels, or nothing when it can.
+std::optional<std::string> unusable(int index) {
+  int major = 0, minor = 0;
+  cuda::require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "asking the GPU");
+  cuda::require(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index), "asking the GPU");
+  if (major < 8) return text("GPU ", index, " is sm_", major, minor, " and the kernels need sm_80 or newer");
+  if (!cuda::runs_on(cuda::targets(), major, minor))
+    return text("GPU ", index, " is sm_", major, minor, " and this build is for ", cuda::targets(),
+                " (build with `make ARCHS=\"", major, minor, "\"`)");
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::string> cuda_unavailable() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaSuccess && count > 0) return std::nullopt;
+  if (status == cudaSuccess && count > 0) return unusable(0);
   cudaGetLastError();
-  if (status == cudaErrorInsufficientDriver) return "the NVIDIA driver is older than this program's CUDA";
+  if (status == cudaErrorInsufficientDriver)
+    return "there is no NVIDIA driver, or it is older than this program's CUDA";
   if (status == cudaErrorStubLibrary) return "only a stub of the NVIDIA driver is installed";
   if (status == cudaErrorNoDevice || status == cudaSuccess) return "there is no NVIDIA GPU";
   return text("CUDA cannot start: ", cudaGetErrorString(status));
@@ -246,7 +261,10 @@ std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config) {
     fail_device("device.kind = \"cuda\": ", *why, "; use device.kind = \"cpu\" or \"auto\"");
   int count = 0;
   cuda::require(cudaGetDeviceCount(&count), "counting the GPUs");
-  return std::make_unique<cuda::CudaDevice>(config.local_rank % count);
+  const int index = config.local_rank % count;
+  if (const auto why = unusable(index))
+    fail_device("device.kind = \"cuda\": ", *why, "; use device.kind = \"cpu\"");
+  return std::make_unique<cuda::CudaDevice>(index);
 }
 
 }  // namespace hearth
