@@ -20,11 +20,20 @@ struct Options {
   int threads = 1;
   int capability = 0;
   int multiprocessors = 0;
+  uint64_t memory_bytes = 0;
 };
 inline Options& options() {
   static Options unused;
   return unused;
 }
+
+struct Statistics {
+  uint64_t wgmma = 0;
+};
+inline Statistics statistics() {
+  return {};
+}
+inline void reset_statistics() {}
 
 inline bool sees_global_accesses() {
   return false;
