@@ -28,8 +28,8 @@ CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-res
 LDFLAGS_ALL := $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8 -lgloo
 
-# What needs the CUDA runtime is built by nvcc's host compiler, or against the emulator.
-CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' 2>/dev/null))
+# What needs the CUDA runtime is built by nvcc's host compiler, or against the emulator; api/ needs nothing.
+CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' -not -path '*/api/*' 2>/dev/null))
 SRC := $(sort $(filter-out $(CUDA_HOST),$(shell find src -name '*.cpp')))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
 TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*' \

@@ -54,7 +54,7 @@ constexpr size_t event_count = 256;
 
 }  // namespace
 
-CudaDevice::CudaDevice(int index) {
+CudaDevice::CudaDevice(int index, const std::string& gemm) {
   require(cudaSetDevice(index), "choosing the GPU");
   cudaDeviceProp properties;
   require(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
@@ -64,13 +64,15 @@ CudaDevice::CudaDevice(int index) {
                 "; the kernels need sm_80 or newer; use device.kind = \"cpu\"");
   description_ = text("cuda, ", name_, ", sm_", properties.major, properties.minor, ", ",
                       human_bytes(properties.totalGlobalMem));
+  std::unique_ptr<GemmEngine> engine = make_gemm_engine(gemm);
+  if (gemm != "native") description_ += ", " + engine->description();
   for (cudaStream_t& stream : streams_)
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   events_.resize(event_count);
   for (cudaEvent_t& event : events_)
     require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
   staging_ = std::make_unique<StagingRing>();
-  ops_ = std::make_unique<CudaOps>(stream(Stream::compute));
+  ops_ = std::make_unique<CudaOps>(stream(Stream::compute), std::move(engine));
 }
 
 CudaDevice::~CudaDevice() {
@@ -172,7 +174,7 @@ std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config) {
     fail_device("device.kind = \"cuda\": ", *why, "; use device.kind = \"cpu\" or \"auto\"");
   int count = 0;
   cuda::require(cudaGetDeviceCount(&count), "counting the GPUs");
-  return std::make_unique<cuda::CudaDevice>(config.local_rank % count);
+  return std::make_unique<cuda::CudaDevice>(config.local_rank % count, config.gemm);
 }
 
 }  // namespace hearth

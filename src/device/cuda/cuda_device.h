@@ -38,7 +38,7 @@ class StagingRing {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index);
+  CudaDevice(int index, const std::string& gemm);
   ~CudaDevice() override;
 
   std::string kind() const override { return "cuda"; }
