@@ -60,15 +60,15 @@ size_t get_version() {
 const char* get_status_string(Status status) {
   switch (status) {
     case Status::success:
-      return "CUBLAS_STATUS_SUCCESS";
+      return "success";
     case Status::not_initialized:
-      return "CUBLAS_STATUS_NOT_INITIALIZED";
+      return "the library was not initialized";
     case Status::invalid_value:
-      return "CUBLAS_STATUS_INVALID_VALUE";
+      return "an unsupported value or parameter was passed to the function";
     case Status::execution_failed:
-      return "CUBLAS_STATUS_EXECUTION_FAILED";
+      return "the function failed to launch on the GPU";
     case Status::not_supported:
-      return "CUBLAS_STATUS_NOT_SUPPORTED";
+      return "the requested functionality is not supported";
   }
   return "an unknown status";
 }
@@ -340,11 +340,11 @@ Status matmul(Context* context, MatmulDesc* operation, const void* alpha, const 
   require_memory(p);
   require_memory("the workspace", workspace, workspace_bytes);
   emulator::enqueue_work(stream, [p, workspace, workspace_bytes] {
-    // Its ends, for speed.
+    compute(p);
+    // Last, so that results that somebody put there are lost too; its ends alone, for speed.
     const size_t end = std::min<size_t>(workspace_bytes, 4096);
     std::memset(workspace, 0xff, end);
     std::memset(static_cast<char*>(workspace) + workspace_bytes - end, 0xff, end);
-    compute(p);
   });
   return Status::success;
 }

@@ -88,9 +88,18 @@ bool has_aux(Epilogue epilogue) {
 }
 
 Problem problem_of(const GemmArgs& args) {
-  const bool aux = args.pre || args.factor_pre;
-  return {args.product,  epilogue_of(args),        args.m, args.n, args.k, args.a_stride, args.b_stride,
-          args.c_stride, aux ? args.pre_stride : 0};
+  const Epilogue epilogue = epilogue_of(args);
+  return {
+      .product = args.product,
+      .epilogue = epilogue,
+      .m = args.m,
+      .n = args.n,
+      .k = args.k,
+      .a_stride = args.a_stride,
+      .b_stride = args.b_stride,
+      .c_stride = args.c_stride,
+      .aux_stride = has_aux(epilogue) ? args.pre_stride : 0,
+  };
 }
 
 class CublasLtGemm final : public GemmEngine {
