@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "device/cuda/api/nvtx.h"
 
 namespace hearth {
 
@@ -142,6 +143,14 @@ Event CudaDevice::record(Stream which) {
 void CudaDevice::wait(Stream which, Event event) {
   if (event.id == 0) return;
   require(cudaStreamWaitEvent(stream(which), events_[event.id - 1], 0), "waiting for an event");
+}
+
+void CudaDevice::begin_range(const char* name) {
+  nvtx::push(name);
+}
+
+void CudaDevice::end_range() {
+  nvtx::pop();
 }
 
 std::optional<double> CudaDevice::peak_flops(Precision) const {

@@ -55,6 +55,9 @@ class CudaDevice final : public Device {
   Event record(Stream stream) override;
   void wait(Stream stream, Event event) override;
 
+  void begin_range(const char* name) override;
+  void end_range() override;
+
   std::optional<double> peak_flops(Precision precision) const override;
   std::optional<uint64_t> free_bytes() const override;
 
