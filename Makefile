@@ -33,8 +33,8 @@ CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-res
 LDFLAGS_ALL := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8 -lgloo
 
-# What needs the CUDA runtime is built against the real one (below), or against the emulator.
-CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' 2>/dev/null))
+# What needs the CUDA runtime is built against the real one (below), or against the emulator; api/ needs nothing.
+CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' -not -path '*/api/*' 2>/dev/null))
 SRC := $(sort $(filter-out $(CUDA_HOST),$(shell find src -name '*.cpp')))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
 TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*' \

@@ -70,6 +70,10 @@ class Device {
   // Work given to `stream` after this call starts after the event.
   virtual void wait(Stream, Event) {}
 
+  // For profilers; see ProfileRange.
+  virtual void begin_range(const char*) {}
+  virtual void end_range() {}
+
   // Dense peak of the datasheet in FLOP/s for the MFU column; unknown for CPUs.
   virtual std::optional<double> peak_flops(Precision) const { return std::nullopt; }
   // The same for memory, in bytes read and written per second.
@@ -80,6 +84,18 @@ class Device {
   // before memory, 0 when unknown.
   virtual std::unique_ptr<Stopwatch> stopwatch();
   virtual uint64_t cache_bytes() const;
+};
+
+// Names what is given to the device while it lives, for profilers.  Ranges nest; a host device has none.
+class ProfileRange {
+ public:
+  ProfileRange(Device& device, const char* name) : device_(device) { device_.begin_range(name); }
+  ~ProfileRange() { device_.end_range(); }
+  ProfileRange(const ProfileRange&) = delete;
+  ProfileRange& operator=(const ProfileRange&) = delete;
+
+ private:
+  Device& device_;
 };
 
 // Owns a piece of device memory.

@@ -122,6 +122,7 @@ Tensor Stage::d_branch(const Microbatch& batch) const {
 // --------------------------------------------------------------------------------------------------
 
 void Stage::forward(int slot, const Microbatch& batch) {
+  const ProfileRange range(device_, "forward");
   check(options_.training || !batch.train, "a forward-only stage cannot train");
   const Slot& s = memory_.slots[slot];
   const int64_t n = tokens_of(batch);
@@ -198,6 +199,7 @@ void Stage::mlp_hidden(int64_t block, const LayerActivations& a) {
 
 // In chunks of tokens, so that the full logits never exist.
 void Stage::head(const Slot& s, const Microbatch& batch, const Tensor& normed) {
+  const ProfileRange range(device_, "head");
   const int64_t n = tokens_of(batch);
   const int64_t chunk = memory_.work.logits.dim(0);
   for (int64_t begin = 0; begin < n; begin += chunk) {
@@ -237,6 +239,7 @@ void Stage::head_chunk(const Tensor& targets, const Tensor& normed, const Tensor
 // -------------------------------------------------------------------------------------------------
 
 void Stage::backward(int slot, const Microbatch& batch, const std::function<void(int64_t)>& layer_done) {
+  const ProfileRange range(device_, "backward");
   const Slot& s = memory_.slots[slot];
   output_backward(s, batch);
   for (int64_t l = options_.layers - 1; l >= 0; --l) {

@@ -252,6 +252,7 @@ void Optimizer::gradient_sum_of_squares(const Tensor& total,
 }
 
 void Optimizer::update(const AdamWConfig& config) {
+  const ProfileRange range(device_, "optimizer");
   device_.ops().adamw(segments_, config);
   if (!sharded_) return;
   parameters_.clear_gradients();

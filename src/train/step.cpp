@@ -130,6 +130,7 @@ StopWish strongest(double wishes) {
 
 StepResult StepRunner::run(const StepInput& input, const std::vector<HostBatch>& microbatches,
                            const std::function<void()>& on_gradients) {
+  const ProfileRange range(device_, "step");
   const double valid = count_valid(microbatches);
   StepParams params;
   params.first_sample = input.first_sample;

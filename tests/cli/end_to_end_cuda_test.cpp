@@ -53,6 +53,29 @@ TEST(Cuda, TrainsLikeTheCpu) {
   expect_same_course(dir / "cuda", dir / "cpu");
 }
 
+TEST(Cuda, GemmEnginesTrainAlike) {
+  TempDir dir;
+  const Words small = {"--train.steps=4", "--device.kind=cuda", "--model.layers=2", "--model.context=32",
+                       "--train.batch=4"};
+  const auto train = [&](const std::string& binary, const char* name, const char* option) {
+    Words words = small;
+    words.push_back(option);
+    const Outcome outcome = train_on(binary, dir / name, words);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome.output;
+  };
+  train(testing::hearth_binary(), "cpu", "--device.kind=cpu");
+  train(emulated_binary(), "native", "--device.gemm=native");
+  const std::string output = train(emulated_binary(), "cublaslt", "--device.gemm=cublaslt");
+  EXPECT_NE(output.find(", cuBLASLt "), std::string::npos) << output;
+  expect_same_course(dir / "cublaslt", dir / "native");
+  expect_same_course(dir / "cublaslt", dir / "cpu");
+  // Its products are other bits, and the same ones each time.
+  train(emulated_binary(), "again", "--device.gemm=cublaslt");
+  EXPECT_EQ(testing::checkpoint_bytes(dir / "again", 4), testing::checkpoint_bytes(dir / "cublaslt", 4));
+  EXPECT_NE(testing::checkpoint_bytes(dir / "native", 4), testing::checkpoint_bytes(dir / "cublaslt", 4));
+}
+
 TEST(Cuda, RecomputationChangesNoBitAndCheckpointsLoadAnywhere) {
   TempDir dir;
   const Words small = {"--train.steps=2",    "--device.kind=cuda",  "--model.layers=2",
@@ -94,6 +117,10 @@ TEST(Cuda, WhatCannotBeIsSaidInOneSentence) {
       train_on(emulated_binary(), dir / "run", {"--device.kind=cuda", "--train.precision=fp32"});
   EXPECT_EQ(fp32.code, 2) << fp32.output;
   EXPECT_NE(fp32.output.find("bf16"), std::string::npos) << fp32.output;
+  const Outcome no_engine =
+      train_on(emulated_binary(), dir / "run", {"--device.kind=cuda", "--device.gemm=cutlass"});
+  EXPECT_EQ(no_engine.code, 2) << no_engine.output;
+  EXPECT_NE(no_engine.output.find("cublaslt"), std::string::npos) << no_engine.output;
   ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // also where there is a GPU
   const Outcome no_gpu = train_on(testing::hearth_binary(), dir / "run", {"--device.kind=cuda"});
   EXPECT_EQ(no_gpu.code, 72) << no_gpu.output;

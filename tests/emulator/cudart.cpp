@@ -18,6 +18,7 @@
 #include "emulator/device_memory.h"
 #include "emulator/emulator.h"
 #include "emulator/launch.h"
+#include "emulator/streams.h"
 #include "emulator/tensor_map.h"
 
 using namespace hearth::emulator;
@@ -151,6 +152,11 @@ void enqueue(cudaStream_t stream, Kernel kernel) {
   if (error != cudaSuccess)
     throw Failure(std::string("a kernel was launched with ") + cudaGetErrorString(error));
   enqueue_operation(stream, [kernel = std::move(kernel)] { run(kernel); });
+}
+
+void enqueue_work(cudaStream_t stream, std::function<void()> work) {
+  if (!options().present) throw Failure("work was queued without a device");
+  enqueue_operation(stream, std::move(work));
 }
 
 }  // namespace hearth::emulator

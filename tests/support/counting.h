@@ -47,6 +47,7 @@ class CountingCommunicator final : public Communicator {
 class CountingDevice final : public Device {
  public:
   size_t allocated = 0;
+  std::string ranges;  // "step(forward()backward())"
 
   std::string kind() const override { return inner_->kind(); }
   std::string description() const override { return inner_->description(); }
@@ -62,6 +63,8 @@ class CountingDevice final : public Device {
   void release(void* address, size_t bytes) noexcept override { inner_->release(address, bytes); }
   void copy_in(const Tensor& to, const void* host) override { inner_->copy_in(to, host); }
   void copy_out(void* host, const Tensor& from) override { inner_->copy_out(host, from); }
+  void begin_range(const char* name) override { ranges += std::string(name) + "("; }
+  void end_range() override { ranges += ")"; }
 
  private:
   std::unique_ptr<Device> inner_ = make_reference_device();

@@ -203,5 +203,17 @@ TEST(Plan, MemoryAndTrafficAreThoseOfAStep) {
   }
 }
 
+// What a profiler of a GPU shows.
+TEST(Plan, AStepIsNamedForProfilers) {
+  const RunConfig config = config_of({.batch = 1});
+  run_as_threads(1, 1, 1, [&](const ProcessGroups& groups) {
+    CountingDevice device;
+    StepRunner runner(config, device, groups);
+    runner.initialize();
+    runner.run({}, {zeros(config.model)});
+    EXPECT_EQ(device.ranges, "step(forward(head())backward()optimizer())");
+  });
+}
+
 }  // namespace
 }  // namespace hearth

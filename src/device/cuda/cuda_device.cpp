@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "device/cuda/api/nvtx.h"
 #include "device/cuda/targets.h"
 #include "kernels/attention.h"
 #include "kernels/residual_norm.h"
@@ -71,7 +72,7 @@ constexpr size_t event_count = 256;
 
 }  // namespace
 
-CudaDevice::CudaDevice(int index) {
+CudaDevice::CudaDevice(int index, const std::string& gemm) {
   require(cudaSetDevice(index), "choosing the GPU");
   cudaDeviceProp properties;
   require(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
@@ -79,13 +80,15 @@ CudaDevice::CudaDevice(int index) {
   name_ = properties.name;
   description_ = text("cuda, ", name_, ", sm_", properties.major, properties.minor, ", ",
                       human_bytes(properties.totalGlobalMem));
+  std::unique_ptr<GemmEngine> engine = make_gemm_engine(gemm);
+  if (gemm != "native") description_ += ", " + engine->description();
   for (cudaStream_t& stream : streams_)
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   events_.resize(event_count);
   for (cudaEvent_t& event : events_)
     require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
   staging_ = std::make_unique<StagingRing>();
-  ops_ = std::make_unique<CudaOps>(stream(Stream::compute));
+  ops_ = std::make_unique<CudaOps>(stream(Stream::compute), std::move(engine));
 }
 
 CudaDevice::~CudaDevice() {
@@ -177,6 +180,14 @@ void CudaDevice::wait(Stream which, Event event) {
   require(cudaStreamWaitEvent(stream(which), events_[event.id - 1], 0), "waiting for an event");
 }
 
+void CudaDevice::begin_range(const char* name) {
+  nvtx::push(name);
+}
+
+void CudaDevice::end_range() {
+  nvtx::pop();
+}
+
 std::optional<double> CudaDevice::peak_flops(Precision) const {
   const Peak* peak = find_peak(name_);
   return peak ? std::optional(peak->flops) : std::nullopt;
@@ -264,7 +275,7 @@ std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config) {
   const int index = config.local_rank % count;
   if (const auto why = unusable(index))
     fail_device("device.kind = \"cuda\": ", *why, "; use device.kind = \"cpu\"");
-  return std::make_unique<cuda::CudaDevice>(index);
+  return std::make_unique<cuda::CudaDevice>(index, config.gemm);
 }
 
 }  // namespace hearth

@@ -42,7 +42,7 @@ class StagingRing {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index);
+  CudaDevice(int index, const std::string& gemm);
   ~CudaDevice() override;
 
   std::string kind() const override { return "cuda"; }
@@ -59,6 +59,9 @@ class CudaDevice final : public Device {
   void synchronize() override;
   Event record(Stream stream) override;
   void wait(Stream stream, Event event) override;
+
+  void begin_range(const char* name) override;
+  void end_range() override;
 
   std::optional<double> peak_flops(Precision precision) const override;
   std::optional<double> peak_bandwidth() const override;

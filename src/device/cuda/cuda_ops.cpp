@@ -16,6 +16,7 @@ namespace hearth::cuda {
 namespace {
 
 using kernels::HeadsView;
+using kernels::Product;
 using kernels::Rows;
 
 template <class T>
@@ -39,6 +40,24 @@ HeadsView<T> heads(const Tensor& t) {
 
 kernels::AttentionShape shape_of(const Tensor& q, const Tensor& k) {
   return {q.dim(0), q.dim(1), q.dim(2), k.dim(2), q.dim(3)};
+}
+
+// A product without epilogue: a's rows run along k, but for a weight gradient, whose c is fp32.
+kernels::GemmArgs product(Product product, const Tensor& a, const Tensor& b, const Tensor& c) {
+  const bool gradient = product == Product::weight_gradient;
+  kernels::GemmArgs args;
+  args.product = product;
+  args.m = c.dim(0);
+  args.n = c.dim(1);
+  args.k = a.dim(gradient ? 0 : 1);
+  args.a = a.as<bf16>();
+  args.b = b.as<bf16>();
+  args.a_stride = a.stride[0];
+  args.b_stride = b.stride[0];
+  args.c = gradient ? nullptr : c.as<bf16>();
+  args.accumulator = gradient ? c.as<float>() : nullptr;
+  args.c_stride = c.stride[0];
+  return args;
 }
 
 kernels::CrossEntropyStatistics statistics(const Tensor& stats) {
@@ -69,56 +88,30 @@ void* Workspace::at_least(size_t bytes) {
 
 void CudaOps::linear_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
                              Activation activation, const Tensor& pre) {
-  kernels::GemmArgs args;
-  args.product = kernels::Product::forward;
-  args.m = x.dim(0);
-  args.n = w.dim(0);
-  args.k = x.dim(1);
-  args.a = x.as<bf16>();
-  args.b = w.as<bf16>();
-  args.a_stride = x.stride[0];
-  args.b_stride = w.stride[0];
-  args.c = y.as<bf16>();
-  args.c_stride = y.stride[0];
+  kernels::GemmArgs args = product(Product::forward, x, w, y);
   args.bias = pointer<bf16>(bias);
   args.gelu = activation == Activation::gelu;
   args.pre = pointer<bf16>(pre);
   args.pre_stride = pre ? pre.stride[0] : 0;
-  kernels::gemm(args, workspace_.at_least(kernels::gemm_workspace_bytes(args)), stream_);
+  multiply(args);
 }
 
 void CudaOps::linear_backward_input(const Tensor& dy, const Tensor& w, const Tensor& dx, const Tensor& pre) {
-  kernels::GemmArgs args;
-  args.product = kernels::Product::input_gradient;
-  args.m = dy.dim(0);
-  args.n = w.dim(1);
-  args.k = dy.dim(1);
-  args.a = dy.as<bf16>();
-  args.b = w.as<bf16>();
-  args.a_stride = dy.stride[0];
-  args.b_stride = w.stride[0];
-  args.c = dx.as<bf16>();
-  args.c_stride = dx.stride[0];
+  kernels::GemmArgs args = product(Product::input_gradient, dy, w, dx);
   args.factor_pre = pointer<bf16>(pre);
   args.pre_stride = pre ? pre.stride[0] : 0;
-  kernels::gemm(args, workspace_.at_least(kernels::gemm_workspace_bytes(args)), stream_);
+  multiply(args);
 }
 
 void CudaOps::linear_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& dw,
                                      const Tensor& dbias) {
-  kernels::GemmArgs args;
-  args.product = kernels::Product::weight_gradient;
-  args.m = dy.dim(1);
-  args.n = x.dim(1);
-  args.k = dy.dim(0);
-  args.a = dy.as<bf16>();
-  args.b = x.as<bf16>();
-  args.a_stride = dy.stride[0];
-  args.b_stride = x.stride[0];
-  args.accumulator = dw.as<float>();
-  args.c_stride = dw.stride[0];
+  kernels::GemmArgs args = product(Product::weight_gradient, dy, x, dw);
   args.column_sums = pointer<float>(dbias);
-  kernels::gemm(args, workspace_.at_least(kernels::gemm_workspace_bytes(args)), stream_);
+  multiply(args);
+}
+
+void CudaOps::multiply(const kernels::GemmArgs& args) {
+  gemm_->run(args, workspace_.at_least(gemm_->workspace_bytes(args)), stream_);
 }
 
 void CudaOps::gelu_forward(const Tensor& pre, const Tensor& y) {

@@ -1,6 +1,7 @@
 // The operations of device/ops.h on a GPU: each checks shapes and types, and calls one launcher of kernels/.
 #pragma once
 
+#include "device/cuda/gemm_engine.h"
 #include "device/ops.h"
 
 typedef struct CUstream_st* cudaStream_t;
@@ -25,7 +26,8 @@ class Workspace {
 
 class CudaOps final : public Ops {
  public:
-  explicit CudaOps(cudaStream_t stream) : stream_(stream), workspace_(stream) {}
+  CudaOps(cudaStream_t stream, std::unique_ptr<GemmEngine> gemm)
+      : stream_(stream), workspace_(stream), gemm_(std::move(gemm)) {}
 
   void linear_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
                       Activation activation, const Tensor& pre) override;
@@ -66,8 +68,11 @@ class CudaOps final : public Ops {
   void fill_zero(const Tensor& x) override;
 
  private:
+  void multiply(const kernels::GemmArgs& args);
+
   cudaStream_t stream_;
   Workspace workspace_;
+  std::unique_ptr<GemmEngine> gemm_;
 };
 
 }  // namespace hearth::cuda
