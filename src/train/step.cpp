@@ -19,6 +19,7 @@ PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid) {
   options.stage.precision = config.train.precision;
   options.stage.recompute = config.train.recompute;
   options.stage.seed = config.train.seed;
+  options.stage.sequence = config.parallel.sequence;
   return options;
 }
 
@@ -52,6 +53,11 @@ bool has_tied_copy(const ModelConfig& model, const Grid& grid) {
   return model.tied && grid.size(Axis::pipeline) > 1 && end;
 }
 
+// Of the optimizer's rows.
+int parts_of(const RunConfig& config, const Grid& grid) {
+  return config.parallel.zero > 0 ? grid.size(Axis::data) : 1;
+}
+
 // Room for what comes from the other end.
 size_t tied_bytes(const std::vector<Parameter>& parameters) {
   for (const Parameter& p : parameters)
@@ -60,6 +66,12 @@ size_t tied_bytes(const std::vector<Parameter>& parameters) {
 }
 
 }  // namespace
+
+StepTables step_tables(const RunConfig& config, const Grid& grid) {
+  const PipelineOptions options = pipeline_options(config, grid);
+  return {rank_parameters(config, grid),
+          make_schedule(options.schedule, grid.size(Axis::pipeline), options.chunks, options.microbatches)};
+}
 
 MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
   MemoryPlan plan;
@@ -72,17 +84,24 @@ MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
   for (int chunk = 0; chunk < options.chunks; ++chunk)
     plan_stage(config.model, chunk_options(config.model, options, grid, chunk), plan);
   if (has_tied_copy(config.model, grid)) plan.communication += tied_bytes(parameters);
+  if (options.stage.sequence)
+    plan.communication +=
+        static_cast<uint64_t>(PartialSums::bytes(parameters, config.train.precision, parts_of(config, grid)));
   return plan;
 }
 
-StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups)
+StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups,
+                       const StepTables& tables)
     : config_(config),
       device_(device),
       groups_(groups),
-      parameters_(device, rank_parameters(config, groups.grid), config.train.precision,
-                  ParameterSet::Purpose::training, groups.tensor_shard()),
+      parameters_(device, tables.parameters, config.train.precision, ParameterSet::Purpose::training,
+                  groups.tensor_shard()),
       optimizer_(device, parameters_, static_cast<int>(config.parallel.zero), *groups.data),
-      pipeline_(config.model, pipeline_options(config, groups.grid), device, parameters_, groups) {
+      pipeline_(config.model, pipeline_options(config, groups.grid), tables.schedule, device, parameters_,
+                groups) {
+  if (config.parallel.sequence && groups.tensor->size() > 1)
+    partial_sums_ = PartialSums(device, parameters_, optimizer_, parts_of(config, groups.grid));
   Carver measure;
   measure.take(DType::f64, {3});
   measure.take(DType::u8, {sizeof(StepParams)});
@@ -146,6 +165,7 @@ StepResult StepRunner::run(const StepInput& input, const std::vector<HostBatch>&
   pipeline_.train(microbatches, input.first_sample, [this](int64_t layer) { optimizer_.layer_done(layer); });
   sum_tied_gradients();
   optimizer_.finish_reduction();
+  partial_sums_.sum(device_, *groups_.tensor);
   if (on_gradients) on_gradients();
   optimizer_.gradient_sum_of_squares(clear_totals().rows(1, 1),
                                      [this](const ParamSpec& spec) { return counts(spec); });
@@ -243,6 +263,10 @@ EvaluationResult StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
   }
   pipeline_.clear_loss();
   return {total / static_cast<double>(samples * context), StopWish::none};
+}
+
+std::optional<OddReplica> StepRunner::odd_replica() {
+  return find_odd_replica(device_, config_.model, parameters_, optimizer_, groups_);
 }
 
 // A NaN or an infinity on any rank makes the sum one.

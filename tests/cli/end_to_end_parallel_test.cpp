@@ -56,7 +56,9 @@ INSTANTIATE_TEST_SUITE_P(All, Layouts,
                          ::testing::Values(testing::data2(), testing::data3(), testing::tensor2(),
                                            testing::pipeline2(), testing::gpipe3(),
                                            testing::tensor2_pipeline2(), testing::data2_zero(),
-                                           testing::interleaved(), testing::pipeline2_data2_zero()),
+                                           testing::interleaved(), testing::pipeline2_data2_zero(),
+                                           testing::tensor2_sequence(),
+                                           testing::tensor2_pipeline2_sequence()),
                          [](const auto& info) { return info.param.name; });
 
 // bf16 rounds partial sums, so that layouts differ by roundings, not by more.
@@ -108,7 +110,7 @@ TEST(Resharding, EachLayoutContinuesAnother) {
                               testing::tensor2(),
                               testing::pipeline2(),
                               testing::data2_zero(),
-                              testing::tensor2_pipeline2(),
+                              testing::tensor2_pipeline2_sequence(),
                               testing::data3(),
                               testing::interleaved(),
                               testing::tensor2_data2_zero(),
