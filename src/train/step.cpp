@@ -239,24 +239,42 @@ void StepRunner::add_loss() {
     device_.ops().copy(pipeline_.loss_total(), totals_.rows(0, 1));
 }
 
-// Samples go round the data axis in batches; every rank makes the same number of passes, the last may be a
-// repetition whose loss is not counted.
+namespace {
+
+// A batch whose loss is zero: ranks without samples left take part with one.
+HostBatch without_targets(HostBatch batch) {
+  std::fill(batch.targets.begin(), batch.targets.end(), -1);
+  return batch;
+}
+
+}  // namespace
+
+// Samples go round the data axis in batches, and as many batches of each rank at a time through the pipeline
+// as make its bubble small.  Every rank makes the same number of passes over the same number of batches.
 EvaluationResult StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
                                       const std::function<StopWish()>& wish) {
   const int64_t context = dataset.context();
   int64_t samples = dataset.samples();
   if (tokens > 0) samples = std::clamp<int64_t>(tokens / context, 1, samples);
   const int64_t rows = micro_batch_of(config_.train);
-  const int64_t ranks = groups_.data->size();
+  const int64_t round = rows * groups_.data->size();
+  const int stages = groups_.pipeline->size();
+  const int64_t at_once = stages > 1 ? 4 * stages : 1;
   double total = 0;
-  for (int64_t begin = 0; begin < samples; begin += rows * ranks) {
-    const int64_t first = begin + rows * groups_.data->rank();
-    const int64_t count = std::clamp<int64_t>(samples - first, 0, rows);
-    const HostBatch batch = read_in_order(dataset, count > 0 ? first : 0, std::max<int64_t>(count, 1));
+  for (int64_t begin = 0; begin < samples; begin += round * at_once) {
+    std::vector<HostBatch> batches;
+    for (int64_t at = begin; at < std::min(samples, begin + round * at_once); at += round) {
+      const int64_t first = at + rows * groups_.data->rank();
+      const int64_t count = std::clamp<int64_t>(samples - first, 0, rows);
+      if (count > 0)
+        batches.push_back(read_in_order(dataset, first, count));
+      else
+        batches.push_back(without_targets(read_in_order(dataset, 0, 1)));
+    }
     pipeline_.clear_loss();
-    pipeline_.evaluate({&batch, 1});
+    pipeline_.evaluate(batches);
     clear_totals();
-    if (count > 0) add_loss();
+    add_loss();
     const Totals totals = reduce_totals(wish());
     if (totals.wishes > 0) return {std::nullopt, strongest(totals.wishes)};
     total += totals.loss;

@@ -77,7 +77,7 @@ class StepRunner {
                  const std::function<void()>& on_gradients = {});
 
   // Mean loss over the first `tokens` tokens (0 = all) of a dataset, in whole samples.  Changes no training
-  // state. `wish` is asked before every batch.
+  // state. `wish` is asked after every pass through the pipeline.
   EvaluationResult evaluate(const Dataset& dataset, int64_t tokens, const std::function<StopWish()>& wish);
 
   // The first tensor whose copies differ between ranks, if any: the same answer on all ranks.
