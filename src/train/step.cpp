@@ -318,6 +318,18 @@ std::vector<CheckpointPiece> StepRunner::checkpoint_pieces() const {
   return pieces;
 }
 
+std::vector<GradientPiece> StepRunner::gradient_pieces() const {
+  std::vector<GradientPiece> pieces;
+  if (!optimizer_.sharded() && groups_.data->rank() != 0) return pieces;
+  for (const OptimizerPiece& piece : optimizer_.pieces()) {
+    const Parameter& p = parameters_.all()[piece.parameter];
+    std::vector<int64_t> start = p.local.start;
+    start[0] += piece.first_row;
+    if (counts(p.spec)) pieces.push_back({p.spec.name, start, piece.grad});
+  }
+  return pieces;
+}
+
 void StepRunner::load(const CheckpointReader& checkpoint) {
   for (const CheckpointPiece& piece : all_pieces())
     checkpoint.read(piece, device_);

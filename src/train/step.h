@@ -20,6 +20,7 @@
 #include "parallel/replicas.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
+#include "train/gradient_dump.h"
 
 namespace hearth {
 
@@ -87,7 +88,9 @@ class StepRunner {
   // Every tensor of the training state that this rank writes, as pieces of global tensors: each element is
   // written by one rank.
   std::vector<CheckpointPiece> checkpoint_pieces() const;
-  // Loads all of them and sets the compute weights.
+  // The same of the gradients, between backward and update.
+  std::vector<GradientPiece> gradient_pieces() const;
+  // Loads all tensors of the training state and sets the compute weights.
   void load(const CheckpointReader& checkpoint);
 
  private:

@@ -142,8 +142,6 @@ void Trainer::meet() {
   world_ = std::make_unique<World>(options);
   if (!world_->leader()) log_.silence();
   settle_micro_batch(config_.train, world_->groups().data->size());
-  if (!world_->alone() && !config_.debug.dump_gradients.empty())
-    fail_usage("debug.dump_gradients works in a run of one process; this one has ", world_->size());
 }
 
 void Trainer::open_data() {
@@ -457,13 +455,10 @@ CheckpointTeam Trainer::team() {
 }
 
 void Trainer::dump_gradients() {
-  std::vector<std::pair<std::string, Tensor>> gradients;
-  for (const Parameter& p : runner_->parameters().all())
-    gradients.emplace_back(p.spec.name, p.grad);
   char name[64];
   std::snprintf(name, sizeof name, "step-%08lld.safetensors", static_cast<long long>(state_.step + 1));
-  fs::create_directories(config_.debug.dump_gradients);
-  write_safetensors(fs::path(config_.debug.dump_gradients) / name, gradients, *device_);
+  hearth::dump_gradients(fs::path(config_.debug.dump_gradients) / name, parameter_table(config_.model),
+                         config_.train.precision, runner_->gradient_pieces(), *device_, world_->groups());
 }
 
 // ---- stopping

@@ -26,3 +26,11 @@ inline const Trace& alone(const Layout& layout = {}) {
 }
 
 }  // namespace hearth::testing
+
+namespace hearth {
+
+inline void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << testing::name_of(layout);
+}
+
+}  // namespace hearth
