@@ -32,7 +32,7 @@ struct DropoutMask {
   uint32_t key_lo, key_hi;
   uint32_t threshold;
   float scale;
-  int64_t sample_offset, time, time_offset;
+  int64_t sample_offset, time, first_row;
 };
 
 // The mask of one row.
@@ -68,9 +68,10 @@ __device__ __forceinline__ RowMask mask_of_row(const DropoutMask& mask, int64_t 
   m.key_hi = mask.key_hi;
   m.threshold = mask.threshold;
   m.scale = mask.scale;
+  row += mask.first_row;
   const int64_t sample = row / mask.time;
   m.sample = static_cast<uint64_t>(mask.step->first_sample + mask.sample_offset + sample);
-  m.first_block = static_cast<uint64_t>((row - sample * mask.time + mask.time_offset) * channels / 4);
+  m.first_block = static_cast<uint64_t>((row - sample * mask.time) * channels / 4);
   return m;
 }
 
@@ -89,7 +90,7 @@ inline DropoutMask dropout_mask(const Dropout& dropout, const StepParams* step) 
   mask.scale = static_cast<float>(1 / (1 - dropout.probability));
   mask.sample_offset = dropout.sample_offset;
   mask.time = dropout.time;
-  mask.time_offset = dropout.time_offset;
+  mask.first_row = dropout.first_row;
   return mask;
 }
 

@@ -5,6 +5,7 @@
 #   soak      SOAK_STEPS (10000) steps of configs/tiny.toml: memory and file descriptors stay flat
 #   checked   the CUDA kernels on the emulator: all of their tests under the race detector
 #   kill      KILLS (12) kill -9 at random moments, each resumed: the final state equals an uninterrupted run's
+#   layouts   a tiny model in fp64 in every layout of up to 8 ranks with every option, against one process
 #   seeds     the quickstart with SEEDS (3) seeds: validation loss at the end, mean <= 1.91, none above 1.93
 #
 # Without a part: all of them.  The last line is "N passed, N failed", and ", N skipped" if any were; the exit
@@ -15,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 build=${1:-build}
 shift || true
 parts=("$@")
-((${#parts[@]})) || parts=(fuzz soak checked kill seeds)
+((${#parts[@]})) || parts=(fuzz soak checked kill layouts seeds)
 hearth=$build/hearth
 work=$build/long
 passed=0 failed=0 skipped=0
@@ -186,6 +187,19 @@ kill_loop() {
   fi
 }
 
+# --- layouts ------------------------------------------------------------------------------------------------
+
+layouts() {
+  local log=$work/layouts.txt tests=$build/hearth-tests
+  [[ -x $tests ]] || { fail "layouts: there is no $tests"; return; }
+  if HEARTH_ALL_LAYOUTS=1 "$tests" --gtest_brief=1 --gtest_filter='Layouts/LayoutParity.*' >"$log" 2>&1; then
+    pass "layouts: $(sed -nE 's/^\[  PASSED  \] ([0-9]+) tests?\.$/\1/p' "$log") agree with one process within 1e-10"
+  else
+    grep -E 'FAILED|Failure|actual' "$log" | head -n 20
+    fail "layouts: some train another model ($log)"
+  fi
+}
+
 # --- seeds --------------------------------------------------------------------------------------------------
 
 seeds() {
@@ -222,9 +236,12 @@ seeds() {
 mkdir -p "$work"
 for part in "${parts[@]}"; do
   case $part in
-    fuzz | soak | checked | seeds) "$part" ;;
+    fuzz | soak | checked | layouts | seeds) "$part" ;;
     kill) kill_loop ;;
-    *) echo "tests/run_long.sh: unknown part '$part'; known are fuzz soak checked kill seeds." >&2; exit 2 ;;
+    *)
+      echo "tests/run_long.sh: unknown part '$part'; known are fuzz soak checked kill layouts seeds." >&2
+      exit 2
+      ;;
   esac
 done
 closing="$passed passed, $failed failed"

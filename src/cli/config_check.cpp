@@ -63,14 +63,30 @@ void validate_optimizer(const OptimizerConfig& o) {
                "; the learning rate falls from lr to min_lr");
 }
 
+// Any microbatch must split, also the shorter one at the end of an evaluation: so one sample must.
+void validate_sequence(const RunConfig& c) {
+  const int64_t tensor = c.parallel.tensor, context = c.model.context;
+  if (!c.parallel.sequence) return;
+  if (tensor == 1)
+    fail_usage(
+        "parallel.sequence = true with parallel.tensor = 1: there are no tensor-parallel ranks to split ",
+        "the tokens over; set parallel.tensor to 2 or more, or parallel.sequence = false");
+  if (context % tensor == 0) return;
+  const int64_t lower = context / tensor * tensor;
+  fail_usage("parallel.sequence = true: model.context = ", context, " tokens do not split over ", tensor,
+             " tensor-parallel ranks: ", context, " = ", tensor, " x ", context / tensor, " + ",
+             context - lower, "; the nearest that do: ", lower > 0 ? text(lower, " and ") : std::string(),
+             lower + tensor);
+}
+
 void validate_parallel(const RunConfig& c) {
   const ParallelConfig& p = c.parallel;
   if (p.data == 0)
     fail_usage("parallel.data = 0, expected a positive number, or -1 for what the other axes leave");
-  if (p.sequence) fail_usage("parallel.sequence = true: sequence parallelism is not built yet; use false");
   if (p.transport == "nccl")
     fail_usage("parallel.transport = \"nccl\" is not built yet; use \"gloo\" or \"auto\"");
   validate_tensor_parallel(c.model, p.tensor);
+  validate_sequence(c);
   const int64_t parts = p.pipeline * p.virtual_stages;
   if (parts > c.model.layers)
     fail_usage("parallel.pipeline = ", p.pipeline, " x parallel.virtual = ", p.virtual_stages, " = ", parts,

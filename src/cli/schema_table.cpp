@@ -125,7 +125,7 @@ std::vector<Key> parallel_keys() {
       {"parallel.pipeline", [](S s) -> Field { return &s.run.parallel.pipeline; }, Whole{1, million},
        "pipeline stages"},
       {"parallel.sequence", [](S s) -> Field { return &s.run.parallel.sequence; }, Anything{},
-       "sequence parallelism between the tensor-parallel regions (not built yet)"},
+       "sequence parallelism: each tensor-parallel rank keeps its part of the rows between the regions"},
       {"parallel.zero", [](S s) -> Field { return &s.run.parallel.zero; }, Whole{0, 1},
        "1 = optimizer state sharded over the data-parallel ranks (ZeRO-1)"},
       {"parallel.schedule", [](S s) -> Field { return &s.run.parallel.schedule; },
@@ -137,6 +137,9 @@ std::vector<Key> parallel_keys() {
       {"parallel.timeout", [](S s) -> Field { return &s.run.parallel.timeout; },
        Real{.low = 0, .high = 1e9, .without_low = true},
        "seconds without progress after which a peer is taken for dead"},
+      {"parallel.check_every", [](S s) -> Field { return &s.run.parallel.check_every; }, Whole{0, billion},
+       "steps between comparisons of the copies of weights that ranks hold, also after the last step; 0 = "
+       "never"},
   };
 }
 

@@ -22,12 +22,13 @@ class DropoutMask {
     if (!active_) return;
     check(step != nullptr, "dropout needs the step's scalars: call set_step_params first");
     check(dropout.probability < 1, "dropout of ", dropout.probability, " keeps nothing");
+    check(dropout.time > 0, "dropout over samples of ", dropout.time, " rows");
     key_ = random_key(dropout.seed, RandomDomain::dropout, dropout.stream());
     threshold_ = dropout_threshold(dropout.probability);
     scale_ = 1 / (1 - dropout.probability);
     first_sample_ = step->first_sample + dropout.sample_offset;
     time_ = dropout.time;
-    time_offset_ = dropout.time_offset;
+    first_row_ = dropout.first_row;
   }
 
   // False: every factor is 1.
@@ -59,8 +60,10 @@ class DropoutMask {
 
  private:
   bool keep(uint32_t bits) const { return bits >= threshold_; }
-  int64_t first_element(int64_t row) const { return (row % time_ + time_offset_) * channels_; }
-  uint64_t sample(int64_t row) const { return static_cast<uint64_t>(first_sample_ + row / time_); }
+  int64_t first_element(int64_t row) const { return (first_row_ + row) % time_ * channels_; }
+  uint64_t sample(int64_t row) const {
+    return static_cast<uint64_t>(first_sample_ + (first_row_ + row) / time_);
+  }
 
   template <class Real>
   void whole_blocks(int64_t begin, int64_t end, uint64_t sample, Real* out) const {
@@ -81,7 +84,7 @@ class DropoutMask {
   double scale_ = 1;
   int64_t first_sample_ = 0;
   int64_t time_ = 1;
-  int64_t time_offset_ = 0;
+  int64_t first_row_ = 0;
 };
 
 }  // namespace hearth

@@ -42,9 +42,11 @@ struct Dropout {
   uint64_t seed = 0;
   uint32_t layer = 0;
   DropoutSite site = DropoutSite::embedding;
-  int64_t sample_offset = 0;  // row b of the operand belongs to sample step.first_sample + sample_offset + b
-  int64_t time = 1;           // T: rows per sample
-  int64_t time_offset = 0;    // position of the first row of each sample (a shard of the sequence)
+  // Row r of the operand is row first_row + r of a microbatch whose samples have T = time rows each, and
+  // whose first one is sample step.first_sample + sample_offset.
+  int64_t sample_offset = 0;
+  int64_t time = 1;
+  int64_t first_row = 0;  // above 0: the operand is a shard of the microbatch's rows
   uint64_t stream() const { return uint64_t{layer} * 4 + static_cast<uint32_t>(site); }
 };
 inline uint32_t dropout_threshold(double probability) {

@@ -14,17 +14,22 @@ class LayerCarver {
         local_(local_shape(model, options.shard)),
         c_(compute_dtype(options.precision)),
         m_(master_dtype(options.precision)),
-        n_(options.tokens()) {}
+        n_(options.tokens()),
+        stream_(options.stream_rows()) {}
 
   const LocalShape& local() const { return local_; }
 
   Tensor compute(Carver& region, int64_t width) const { return region.take(c_, {n_, width}); }
-  Tensor statistics(Carver& region, int64_t width = 1) const { return region.take(m_, {n_ * width}); }
+  // Of the residual stream.
+  Tensor stream(Carver& region) const { return region.take(c_, {stream_, model_.channels}); }
+  Tensor statistics(Carver& region) const { return region.take(m_, {stream_}); }
+  // A number for each token of each head.
+  Tensor of_heads(Carver& region) const { return region.take(m_, {n_ * local_.heads}); }
 
   // A full set of one block.
   LayerActivations whole(Carver& region) const {
     LayerActivations a;
-    a.residual = compute(region, model_.channels);
+    a.residual = stream(region);
     normed(region, a);
     a.gelu = compute(region, local_.ffn);
     inner(region, a);
@@ -36,9 +41,9 @@ class LayerCarver {
     a.mean1 = statistics(region);
     a.rstd1 = statistics(region);
     a.qkv = compute(region, local_.qkv_width());
-    a.lse = statistics(region, local_.heads);
+    a.lse = of_heads(region);
     a.attention = compute(region, local_.attention_width());
-    a.residual_mid = compute(region, model_.channels);
+    a.residual_mid = stream(region);
     a.mean2 = statistics(region);
     a.rstd2 = statistics(region);
     a.pre = compute(region, local_.ffn);
@@ -46,14 +51,14 @@ class LayerCarver {
 
  private:
   void normed(Carver& region, LayerActivations& a) const {
-    a.normed1 = compute(region, model_.channels);
-    a.normed2 = compute(region, model_.channels);
+    a.normed1 = stream(region);
+    a.normed2 = stream(region);
   }
 
   const ModelConfig& model_;
   LocalShape local_;
   DType c_, m_;
-  int64_t n_;
+  int64_t n_, stream_;
 };
 
 Slot carve_slot(const ModelConfig& model, const StageOptions& options, const LayerActivations& shared,
@@ -69,15 +74,15 @@ Slot carve_slot(const ModelConfig& model, const StageOptions& options, const Lay
     if (options.training && options.recompute == Recompute::none) {
       a = carver.whole(region);
     } else if (options.training) {
-      a.residual = carver.compute(region, model.channels);
+      a.residual = carver.stream(region);
       if (options.recompute == Recompute::selective) carver.inner(region, a);
     }
     slot.layers.push_back(a);
   }
-  slot.residual_final = carver.compute(region, model.channels);
+  slot.residual_final = carver.stream(region);
   slot.mean_final = carver.statistics(region);
   slot.rstd_final = carver.statistics(region);
-  if (options.training) slot.d_normed_final = carver.compute(region, model.channels);
+  if (options.training) slot.d_normed_final = carver.stream(region);
   return slot;
 }
 
@@ -92,22 +97,23 @@ Workspace carve_workspace(const ModelConfig& model, const StageOptions& options,
   const DType c = compute_dtype(options.precision);
   const DType m = master_dtype(options.precision);
   Workspace w;
-  w.branch = carver.compute(scratch, model.channels);
-  w.normed_final = carver.compute(scratch, model.channels);
+  if (options.sequence) w.whole = carver.compute(scratch, model.channels);
+  w.branch = carver.stream(scratch);
+  w.normed_final = carver.stream(scratch);
   const int64_t chunk = loss_chunk(model, options);
   w.logits = scratch.take(c, {chunk, carver.local().vocab});
   w.stats = scratch.take(m, {3, chunk});
   w.global_max = scratch.take(m, {chunk});
   w.losses = scratch.take(m, {chunk});
   if (!options.training) return w;
-  w.d_residual = carver.compute(scratch, model.channels);
-  w.d_branch = model.dropout > 0 ? carver.compute(scratch, model.channels) : w.d_residual;
+  w.d_residual = carver.stream(scratch);
+  w.d_branch = model.dropout > 0 ? carver.stream(scratch) : w.d_residual;
   const bool last = options.first_layer + options.layers == model.layers;
-  if (!last) w.d_output = carver.compute(scratch, model.channels);
+  if (!last) w.d_output = carver.stream(scratch);
   w.d_attention = carver.compute(scratch, carver.local().attention_width());
   w.d_qkv = carver.compute(scratch, carver.local().qkv_width());
   w.d_pre = carver.compute(scratch, carver.local().ffn);
-  w.delta = carver.statistics(scratch, carver.local().heads);
+  w.delta = carver.of_heads(scratch);
   return w;
 }
 

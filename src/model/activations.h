@@ -22,26 +22,30 @@ struct StageOptions {
   int slots = 1;       // microbatches in flight
   Precision precision = Precision::fp32;
   Recompute recompute = Recompute::none;
-  bool training = true;  // false: forward only
-  uint64_t seed = 0;     // of the dropout masks
-  TensorShard shard;     // place on the tensor-parallel axis
+  bool training = true;   // false: forward only
+  uint64_t seed = 0;      // of the dropout masks
+  TensorShard shard;      // place on the tensor-parallel axis
+  bool sequence = false;  // the residual stream is split by rows over that axis (model/tensor_parallel.h)
   size_t logits_bytes =
       size_t{64} << 20;  // the loss is computed in chunks of tokens whose logits fit in this
 
   int64_t tokens() const { return rows * time; }
+  // Rows of the residual stream that the rank holds.
+  int64_t stream_rows() const { return sequence ? tokens() / shard.size : tokens(); }
 };
 
-// One block.  C channels; of this rank: F width of the MLP, H heads, Hkv key/value heads.
+// One block.  N tokens, C channels; of this rank: F width of the MLP, H heads, Hkv key/value heads, n rows of
+// the residual stream (n = N without sequence parallelism).
 struct LayerActivations {
-  Tensor residual;      // [N, C] input of the block
-  Tensor mean1, rstd1;  // [N]
-  Tensor normed1;       // [N, C]
+  Tensor residual;      // [n, C] input of the block
+  Tensor mean1, rstd1;  // [n]
+  Tensor normed1;       // [n, C]
   Tensor qkv;           // [N, (H + 2 Hkv) D]: q | k | v
   Tensor lse;           // [B*H*T]
-  Tensor attention;     // [N, C]
-  Tensor residual_mid;  // [N, C] after attention
-  Tensor mean2, rstd2;  // [N]
-  Tensor normed2;       // [N, C]
+  Tensor attention;     // [N, H D]
+  Tensor residual_mid;  // [n, C] after attention
+  Tensor mean2, rstd2;  // [n]
+  Tensor normed2;       // [n, C]
   Tensor pre;           // [N, F] before GELU
   Tensor gelu;          // [N, F]
 };
@@ -50,19 +54,20 @@ struct LayerActivations {
 struct Slot {
   Tensor tokens, targets, positions;  // [N] i32
   std::vector<LayerActivations> layers;
-  Tensor residual_final;          // [N, C] output of the last block
-  Tensor mean_final, rstd_final;  // [N]
-  Tensor d_normed_final;          // [N, C] gradient that the loss left
+  Tensor residual_final;          // [n, C] output of the last block
+  Tensor mean_final, rstd_final;  // [n]
+  Tensor d_normed_final;          // [n, C] gradient that the loss left
 };
 
 // Shared by everything that runs on the stage, one thing at a time.
 struct Workspace {
-  Tensor branch;        // [N, C] output of a row-parallel linear; also the gradient of a normed tensor
-  Tensor normed_final;  // [N, C]
-  Tensor d_residual;    // [N, C]
-  Tensor d_branch;      // [N, C]; the same as d_residual without dropout
-  Tensor d_output;      // [N, C] what a later stage sent back; absent on the last stage
-  Tensor d_attention;   // [N, C]
+  Tensor whole;         // [N, C] all rows of one of the others; absent without sequence parallelism
+  Tensor branch;        // [n, C] output of a row-parallel linear; also the gradient of a normed tensor
+  Tensor normed_final;  // [n, C]
+  Tensor d_residual;    // [n, C]
+  Tensor d_branch;      // [n, C]; the same as d_residual without dropout
+  Tensor d_output;      // [n, C] what a later stage sent back; absent on the last stage
+  Tensor d_attention;   // [N, H D]
   Tensor d_qkv;         // like qkv
   Tensor d_pre;         // [N, F]
   Tensor delta;         // [B*H*T]

@@ -61,7 +61,8 @@ class Stage {
   void set_input(int slot, const Microbatch& batch, std::span<const int32_t> tokens,
                  std::span<const int32_t> targets);
 
-  // The residual stream that enters a later stage's slot and leaves an earlier stage's, [N, C].
+  // The residual stream that enters a later stage's slot and leaves an earlier stage's, [N, C]; with sequence
+  // parallelism this rank's rows of it.
   Tensor input(int slot, const Microbatch& batch);
   Tensor output(int slot, const Microbatch& batch);
 
@@ -96,10 +97,11 @@ class Stage {
   Stream block_forward(int64_t block, const LayerActivations& a, const Stream& stream,
                        const Microbatch& batch);
   void attention_half(int64_t block, const LayerActivations& a, const Microbatch& batch);
-  void mlp_hidden(int64_t block, const LayerActivations& a);
+  void mlp_hidden(int64_t block, const LayerActivations& a, const Microbatch& batch);
   void recompute(int64_t block, const LayerActivations& a, const Microbatch& batch);
   void block_backward(int64_t block, const LayerActivations& a, const Microbatch& batch);
-  void mlp_backward(int64_t block, const LayerActivations& a, const Tensor& d_branch, const Tensor& d_normed);
+  void mlp_backward(int64_t block, const LayerActivations& a, const Microbatch& batch, const Tensor& d_branch,
+                    const Tensor& d_normed);
   void attention_half_backward(int64_t block, const LayerActivations& a, const Microbatch& batch,
                                const Tensor& d_branch, const Tensor& d_normed);
   void head(const Slot& slot, const Microbatch& batch, const Tensor& normed);
@@ -111,6 +113,11 @@ class Stage {
                 const Tensor& mean, const Tensor& rstd);
   Dropout dropout(int64_t block, DropoutSite site, const Microbatch& batch) const;
   LayerActivations view(const LayerActivations& a, const Microbatch& batch) const;
+  // The rows of a tensor of the residual stream that this rank has of a microbatch.
+  Tensor stream_rows(const Tensor& t, const Microbatch& batch) const;
+  // [N, C] of all rows, for entering and leaving tensor-parallel regions; absent without sequence
+  // parallelism.
+  Tensor whole(const Microbatch& batch) const;
   Tensor d_residual(const Microbatch& batch) const;
   Tensor d_branch(const Microbatch& batch) const;
 

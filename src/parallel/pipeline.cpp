@@ -32,15 +32,13 @@ StageOptions chunk_options(const ModelConfig& model, const PipelineOptions& opti
   stage.layers = layers.count;
   stage.slots = slots_of(schedule, grid.at(Axis::pipeline), chunk);
   stage.shard = {grid.at(Axis::tensor), grid.size(Axis::tensor)};
+  stage.sequence = options.stage.sequence && stage.shard.size > 1;
   return stage;
 }
 
-Pipeline::Pipeline(const ModelConfig& model, const PipelineOptions& options, Device& device,
-                   ParameterSet& parameters, const ProcessGroups& groups)
-    : model_(model),
-      groups_(groups),
-      schedule_(make_schedule(options.schedule, groups.grid.size(Axis::pipeline), options.chunks,
-                              options.microbatches)) {
+Pipeline::Pipeline(const ModelConfig& model, const PipelineOptions& options, const Schedule& schedule,
+                   Device& device, ParameterSet& parameters, const ProcessGroups& groups)
+    : model_(model), groups_(groups), schedule_(schedule) {
   for (int chunk = 0; chunk < options.chunks; ++chunk) {
     const StageOptions stage = chunk_options(model, options, groups.grid, chunk);
     slots_.push_back(stage.slots);

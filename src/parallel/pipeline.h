@@ -35,9 +35,9 @@ int slots_of(const Schedule& schedule, int stage, int chunk);
 
 class Pipeline {
  public:
-  // `parameters` must hold the parameters of all chunks.
-  Pipeline(const ModelConfig& model, const PipelineOptions& options, Device& device, ParameterSet& parameters,
-           const ProcessGroups& groups);
+  // `parameters` must hold the parameters of all chunks; `schedule` is what train() runs.
+  Pipeline(const ModelConfig& model, const PipelineOptions& options, const Schedule& schedule, Device& device,
+           ParameterSet& parameters, const ProcessGroups& groups);
 
   // Forward and backward of one step.  `layer_done(l)` is called in the last backward pass, when the
   // gradients of block l (and of all later blocks of its chunk) are complete.

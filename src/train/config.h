@@ -46,12 +46,14 @@ struct ParallelConfig {
   int64_t data = -1;  // -1 = what the other axes leave
   int64_t tensor = 1;
   int64_t pipeline = 1;
-  bool sequence = false;
+  bool sequence = false;  // the residual stream is split by rows over the tensor axis
   int64_t zero = 0;
   std::string schedule = "1f1b";
   int64_t virtual_stages = 1;
   std::string transport = "auto";
   double timeout = 60;
+  int64_t check_every =
+      100;  // steps between comparisons of the copies of weights (parallel/replicas.h); 0 = never
 };
 
 struct EvalConfig {

@@ -4,7 +4,6 @@
 #include <mutex>
 
 #include "base/philox.h"
-#include "train/step.h"
 
 namespace hearth {
 
@@ -15,8 +14,14 @@ constexpr int steps = 3;
 
 Values to_host(Device& device, const Tensor& t) {
   Values values(static_cast<size_t>(t.elements()));
-  device.copy_out(values.data(), t);
-  return values;
+  if (t.dtype == DType::f64) {
+    device.copy_out(values.data(), t);
+    return values;
+  }
+  check(t.dtype == DType::f32, "a trace of ", name_of(t.dtype));
+  std::vector<float> floats(values.size());
+  device.copy_out(floats.data(), t);
+  return Values(floats.begin(), floats.end());
 }
 
 double norm_of(const Values& a) {
@@ -35,19 +40,20 @@ double distance(const Values& a, const Values& b) {
   return norm_of(delta);
 }
 
-// Sample k of the run, by formula; some targets are masked, more in some samples than in others.
-HostBatch sample(const ModelConfig& m, int64_t k) {
+// Samples k ... of the run, by formula; some targets are masked, more in some samples than in others.
+HostBatch samples(const ModelConfig& m, int64_t first, int64_t rows) {
   const auto token = [&m](int64_t seed) {
     return static_cast<int32_t>(mix64(static_cast<uint64_t>(seed)) % static_cast<uint64_t>(m.vocab));
   };
   HostBatch batch;
-  batch.first_sample = k;
-  batch.rows = 1;
-  for (int64_t t = 0; t < m.context; ++t) {
-    batch.tokens.push_back(token(k * 100 + t));
-    const bool masked = mix64(static_cast<uint64_t>(k * 1000 + t)) % 8 < static_cast<uint64_t>(k % 5);
-    batch.targets.push_back(masked ? -1 : token(k * 7777 + t));
-  }
+  batch.first_sample = first;
+  batch.rows = rows;
+  for (int64_t k = first; k < first + rows; ++k)
+    for (int64_t t = 0; t < m.context; ++t) {
+      batch.tokens.push_back(token(k * 100 + t));
+      const bool masked = mix64(static_cast<uint64_t>(k * 1000 + t)) % 8 < static_cast<uint64_t>(k % 5);
+      batch.targets.push_back(masked ? -1 : token(k * 7777 + t));
+    }
   return batch;
 }
 
@@ -69,13 +75,14 @@ void place(std::map<std::string, Values>& whole, const ParamSpec& spec, const st
 // One rank's part of a trace.  Ranks share the trace; its mutex guards it.
 class TracedRank {
  public:
-  TracedRank(const RunConfig& config, const ProcessGroups& groups, Trace& trace, std::mutex& mutex)
+  TracedRank(const RunConfig& config, const ProcessGroups& groups, const Alterations& alterations,
+             Trace& trace, std::mutex& mutex)
       : config_(config),
         groups_(groups),
         trace_(trace),
         mutex_(mutex),
-        device_(make_reference_device()),
-        runner_(config, *device_, groups) {}
+        device_(alterations.device()),
+        runner_(config, *device_, groups, altered_tables(alterations)) {}
 
   void train() {
     runner_.initialize();
@@ -87,11 +94,19 @@ class TracedRank {
   }
 
  private:
+  StepTables altered_tables(const Alterations& alterations) const {
+    StepTables tables = step_tables(config_, groups_.grid);
+    alterations.tables(groups_.grid, tables);
+    return tables;
+  }
+
   void step(int step) {
     const int64_t first = step * config_.train.batch, ranks = groups_.grid.size(Axis::data);
+    const int64_t rows = config_.train.micro_batch;
     std::vector<HostBatch> batches;
-    for (int64_t j = 0; j < config_.train.batch / ranks; ++j)
-      batches.push_back(sample(config_.model, first + j * ranks + groups_.grid.at(Axis::data)));
+    for (int64_t j = 0; j < config_.train.batch / (ranks * rows); ++j)
+      batches.push_back(
+          samples(config_.model, first + (j * ranks + groups_.grid.at(Axis::data)) * rows, rows));
     const auto collect = [&] {
       if (step == 0) collect_gradients();
     };
@@ -131,27 +146,32 @@ RunConfig config_of(const Layout& l) {
   c.model.dropout = 0.1;
   c.model.tied = l.tied;
   c.train.batch = l.batch;
-  c.train.micro_batch = 1;
-  c.train.precision = Precision::fp64;
+  c.train.micro_batch = l.rows;
+  c.train.precision = l.precision;
   c.train.recompute = l.recompute;
   c.train.seed = 3;
   c.optimizer.clip = 0.5;
+  // AdamW makes a step of full size from a gradient that is nothing but rounding; a large eps makes steps in
+  // proportion to gradients.
+  if (l.precision != Precision::fp64) c.optimizer.eps = 1e-3;
   c.parallel.tensor = l.tensor;
   c.parallel.data = l.data;
   c.parallel.pipeline = l.pipeline;
+  c.parallel.sequence = l.sequence;
   c.parallel.zero = l.zero;
   c.parallel.schedule = l.schedule;
   c.parallel.virtual_stages = l.chunks;
   return c;
 }
 
-Trace trace_of(const Layout& l, const Decorate& decorate) {
+Trace trace_of(const Layout& l, const Alterations& alterations) {
   const RunConfig config = config_of(l);
   Trace trace;
   std::mutex mutex;
   run_as_threads(
       l.tensor, l.data, l.pipeline,
-      [&](const ProcessGroups& groups) { TracedRank(config, groups, trace, mutex).train(); }, decorate);
+      [&](const ProcessGroups& groups) { TracedRank(config, groups, alterations, trace, mutex).train(); },
+      alterations.decorate);
   return trace;
 }
 
@@ -187,28 +207,30 @@ std::vector<Layout> layouts_within(int ranks) {
   for (int tensor = 1; tensor <= ranks; ++tensor)
     for (int data = 1; tensor * data <= ranks; ++data)
       for (int pipeline = 1; tensor * data * pipeline <= ranks; ++pipeline)
-        for (int zero = 0; zero <= (data > 1 ? 1 : 0); ++zero) {
-          if (heads % tensor != 0 || whole.batch % data != 0 || pipeline > whole.layers) continue;
-          Layout layout = whole;
-          layout.tensor = tensor;
-          layout.data = data;
-          layout.pipeline = pipeline;
-          layout.zero = zero;
-          layouts.push_back(layout);
-        }
+        for (int sequence = 0; sequence <= (tensor > 1 ? 1 : 0); ++sequence)
+          for (int zero = 0; zero <= (data > 1 ? 1 : 0); ++zero) {
+            if (heads % tensor != 0 || whole.batch % data != 0 || pipeline > whole.layers) continue;
+            Layout layout = whole;
+            layout.tensor = tensor;
+            layout.data = data;
+            layout.pipeline = pipeline;
+            layout.sequence = sequence != 0;
+            layout.zero = zero;
+            layouts.push_back(layout);
+          }
   return layouts;
 }
 
 Difference check_layouts(const std::vector<Layout>& layouts,
                          const std::function<void(const Layout&, const Difference&)>& on_result,
-                         const Decorate& decorate) {
+                         const Alterations& alterations) {
   Difference worst;
   std::map<std::tuple<bool, int64_t, int64_t>, Trace> alone;
   for (const Layout& layout : layouts) {
     const auto key = std::tuple(layout.tied, layout.layers, layout.batch);
     if (!alone.contains(key))
       alone[key] = trace_of({.tied = layout.tied, .layers = layout.layers, .batch = layout.batch});
-    const Difference found = difference(trace_of(layout, decorate), alone.at(key));
+    const Difference found = difference(trace_of(layout, alterations), alone.at(key));
     on_result(layout, found);
     if (!(found.error <= worst.error)) worst = found;
   }

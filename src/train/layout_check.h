@@ -12,6 +12,7 @@
 
 #include "parallel/thread_ranks.h"
 #include "train/config.h"
+#include "train/step.h"
 
 namespace hearth {
 
@@ -22,6 +23,9 @@ struct Layout {
   int chunks = 1;
   Recompute recompute = Recompute::none;
   bool tied = true;
+  bool sequence = false;
+  int64_t rows = 1;  // of a microbatch
+  Precision precision = Precision::fp64;
   // Of the model and its step: how far it can be split.
   int64_t layers = 5, batch = 12;
 
@@ -37,8 +41,15 @@ struct Trace {
   std::map<std::string, std::vector<double>> weights;    // after three steps
 };
 
+// What a test may change about the ranks of a layout.
+struct Alterations {
+  Decorate decorate;  // of the communicators
+  std::function<std::unique_ptr<Device>()> device = make_reference_device;
+  std::function<void(const Grid&, StepTables&)> tables = [](const Grid&, StepTables&) {};
+};
+
 // Trains three steps.
-Trace trace_of(const Layout& layout, const Decorate& decorate = {});
+Trace trace_of(const Layout& layout, const Alterations& alterations = {});
 
 // The largest relative error of anything, and where.
 struct Difference {
@@ -47,8 +58,8 @@ struct Difference {
 };
 Difference difference(const Trace& a, const Trace& b);
 
-// All layouts of at most `ranks` ranks that the model can be split into, with and without ZeRO; one process
-// first.
+// All layouts of at most `ranks` ranks that the model can be split into, with and without ZeRO and sequence
+// parallelism; one process first.
 std::vector<Layout> layouts_within(int ranks);
 
 // The largest error of layouts that train the same model: rounding of fp64.
@@ -57,6 +68,6 @@ constexpr double layout_tolerance = 1e-10;
 // Compares each layout with one process, calls `on_result` for each as it comes, and returns the worst.
 Difference check_layouts(const std::vector<Layout>& layouts,
                          const std::function<void(const Layout&, const Difference&)>& on_result,
-                         const Decorate& decorate = {});
+                         const Alterations& alterations = {});
 
 }  // namespace hearth

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "model/activations.h"
 #include "parallel/optimizer.h"
+#include "parallel/partial_sums.h"
 #include "parallel/pipeline.h"
 #include "parallel/world.h"
 #include "train/step.h"
@@ -31,21 +32,38 @@ struct Sizes {
   int64_t tokens;    // of a microbatch
   int64_t master;    // bytes of an element
   int64_t boundary;  // bytes of [N, C]
+
+  // Bytes of the residual stream that a rank holds, and sends to a neighbouring stage.
+  int64_t stream() const { return config.parallel.sequence ? boundary / grid.size(Axis::tensor) : boundary; }
 };
 
-// Per microbatch: the sum behind each row-parallel linear (2 a block forwards; their inputs' gradients, 2 a
-// block backwards; 1 more when the attention is computed again), the embedding, and the head: the largest
-// logit, the two sums of the softmax, and the gradient of its input.
-void add_tensor(const Sizes& s, StagePlan& stage, bool first, bool last) {
+// Per microbatch without sequence parallelism: the sum behind each row-parallel linear (2 a block forwards;
+// their inputs' gradients, 2 a block backwards; 1 more when the attention is computed again), the embedding,
+// and the gradient of the head's input.  With it each of these is a reduce_scatter, and there is an
+// all_gather before each linear: of the inputs of 2 a block forwards and again backwards (2 more when the
+// block is computed again), of the gradients of 2 a block backwards, of the embedding's gradient and of the
+// head's input; and once a step the sum of the partial gradients.  In either case the head's largest logit
+// and the two sums of the softmax.
+void add_tensor(const Sizes& s, StagePlan& stage, bool first, bool last,
+                const std::vector<Parameter>& parameters) {
   const int size = s.grid.size(Axis::tensor);
   if (size == 1) return;
   int64_t layers = 0;
   for (const Range& range : stage.layers)
     layers += range.count;
-  const int64_t per_block = s.config.train.recompute == Recompute::block ? 5 : 4;
-  int64_t bytes = s.boundary * (layers * per_block + first + last);
-  if (last) bytes += 3 * s.tokens * s.master;
-  stage.tensor.all_reduce(bytes * s.schedule.microbatches + totals_bytes, size);
+  const bool again = s.config.train.recompute == Recompute::block;
+  const int64_t microbatches = s.schedule.microbatches;
+  const int64_t sums = s.boundary * (layers * (again ? 5 : 4) + first + last) * microbatches;
+  const int64_t gathers = s.boundary * (layers * (again ? 8 : 6) + first + last) * microbatches;
+  if (s.config.parallel.sequence) {
+    const int parts = s.config.parallel.zero > 0 ? s.grid.size(Axis::data) : 1;
+    stage.tensor.part(sums + gathers, size);
+    stage.tensor.all_reduce(PartialSums::bytes(parameters, s.config.train.precision, parts), size);
+  } else {
+    stage.tensor.all_reduce(sums, size);
+  }
+  const int64_t softmax = last ? 3 * s.tokens * s.master * microbatches : 0;
+  stage.tensor.all_reduce(softmax + totals_bytes, size);
 }
 
 void add_data(const Sizes& s, StagePlan& stage, const Optimizer::Traffic& traffic) {
@@ -66,7 +84,7 @@ void add_pipeline(const Sizes& s, StagePlan& stage, int place, int64_t tied_byte
   if (size == 1) return;
   for (const Action& action : s.schedule.actions[static_cast<size_t>(place)])
     for (const StageTransfer& transfer : action.transfers)
-      if (transfer.sends) stage.pipeline.send(s.boundary);
+      if (transfer.sends) stage.pipeline.send(s.stream());
   if (place == 0 || place == size - 1) stage.pipeline.send(tied_bytes);
   stage.pipeline.all_reduce(totals_bytes, size);
 }
@@ -116,7 +134,7 @@ StagePlan plan_one(const Sizes& s, const PipelineOptions& options, const Grid& p
     if (p.spec.tied_head) tied_bytes = p.grad.bytes();
   }
   const bool first = place.first(Axis::pipeline), last = place.last(Axis::pipeline);
-  add_tensor(s, stage, first, last);
+  add_tensor(s, stage, first, last, parameters);
   add_data(s, stage,
            Optimizer::traffic(parameters, config.train.precision, static_cast<int>(config.parallel.zero),
                               place.size(Axis::data)));

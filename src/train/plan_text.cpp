@@ -141,6 +141,17 @@ std::string schedule_text(const RunPlan& p) {
               "% of the ideal time", whole ? "" : text("; shown with ", shown, " microbatches"), "\n", table);
 }
 
+// What crosses the tensor axis, as train/plan.cpp counts it.
+std::string tensor_formula(const RunConfig& config) {
+  const bool again = config.train.recompute == Recompute::block;
+  if (!config.parallel.sequence)
+    return text("           tensor: 2(n-1)/n x microbatches x ([tokens, channels] x (", again ? 5 : 4,
+                " a block + 1 embedding + 1 head) + 3 [tokens] of the head)\n");
+  return text("           tensor: (n-1)/n x microbatches x ([tokens, channels] x (", again ? 13 : 10,
+              " a block + 2 embedding + 2 head) + 6 [tokens] of the head)",
+              " + 2(n-1)/n x gradients of norms, residual biases and positions\n");
+}
+
 std::string traffic_text(const RunPlan& p) {
   if (p.grid.world() == 1) return "";
   TextTable table;
@@ -152,18 +163,16 @@ std::string traffic_text(const RunPlan& p) {
   }
   std::string out = "traffic    sent by a rank in a step, over each axis (n ranks in the group):\n" +
                     table.text("           ");
-  if (p.grid.size(Axis::tensor) > 1)
-    out += text("           tensor: 2(n-1)/n x microbatches x ([tokens, channels] x (",
-                p.config.train.recompute == Recompute::block ? 5 : 4,
-                " a block + 1 embedding + 1 head) + 3 [tokens] of the head)\n");
+  if (p.grid.size(Axis::tensor) > 1) out += tensor_formula(p.config);
   if (p.grid.size(Axis::data) > 1)
     out += p.config.parallel.zero > 0
                ? "           data: (n-1)/n x (gradients, scattered + weights, gathered)\n"
                : "           data: 2(n-1)/n x gradients\n";
   if (p.grid.size(Axis::pipeline) > 1)
-    out += text(
-        "           pipeline: [tokens, channels] for each microbatch and stage border, there and back",
-        p.config.model.tied ? "; the first and last stage also the tied embedding's gradient" : "", "\n");
+    out += text("           pipeline: [tokens", p.config.parallel.sequence ? " / tensor" : "",
+                ", channels] for each microbatch and stage border, there and back",
+                p.config.model.tied ? "; the first and last stage also the tied embedding's gradient" : "",
+                "\n");
   return out;
 }
 

@@ -30,7 +30,8 @@ std::string batch_line(const RunConfig& c, const Grid& grid) {
 
 std::string layout_line(const RunConfig& c, const Grid& grid) {
   if (grid.world() == 1) return "one process";
-  return text(grid.world(), " ranks = tensor ", grid.size(Axis::tensor), " x data ", grid.size(Axis::data),
+  return text(grid.world(), " ranks = tensor ", grid.size(Axis::tensor),
+              c.parallel.sequence ? " (sequence parallel)" : "", " x data ", grid.size(Axis::data),
               " x pipeline ", grid.size(Axis::pipeline), ", schedule ", c.parallel.schedule, ", zero ",
               c.parallel.zero);
 }

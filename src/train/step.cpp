@@ -19,6 +19,7 @@ PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid) {
   options.stage.precision = config.train.precision;
   options.stage.recompute = config.train.recompute;
   options.stage.seed = config.train.seed;
+  options.stage.sequence = config.parallel.sequence;
   return options;
 }
 
@@ -52,6 +53,11 @@ bool has_tied_copy(const ModelConfig& model, const Grid& grid) {
   return model.tied && grid.size(Axis::pipeline) > 1 && end;
 }
 
+// Of the optimizer's rows.
+int parts_of(const RunConfig& config, const Grid& grid) {
+  return config.parallel.zero > 0 ? grid.size(Axis::data) : 1;
+}
+
 // Room for what comes from the other end.
 size_t tied_bytes(const std::vector<Parameter>& parameters) {
   for (const Parameter& p : parameters)
@@ -60,6 +66,12 @@ size_t tied_bytes(const std::vector<Parameter>& parameters) {
 }
 
 }  // namespace
+
+StepTables step_tables(const RunConfig& config, const Grid& grid) {
+  const PipelineOptions options = pipeline_options(config, grid);
+  return {rank_parameters(config, grid),
+          make_schedule(options.schedule, grid.size(Axis::pipeline), options.chunks, options.microbatches)};
+}
 
 MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
   MemoryPlan plan;
@@ -72,17 +84,24 @@ MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
   for (int chunk = 0; chunk < options.chunks; ++chunk)
     plan_stage(config.model, chunk_options(config.model, options, grid, chunk), plan);
   if (has_tied_copy(config.model, grid)) plan.communication += tied_bytes(parameters);
+  if (options.stage.sequence)
+    plan.communication +=
+        static_cast<uint64_t>(PartialSums::bytes(parameters, config.train.precision, parts_of(config, grid)));
   return plan;
 }
 
-StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups)
+StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups,
+                       const StepTables& tables)
     : config_(config),
       device_(device),
       groups_(groups),
-      parameters_(device, rank_parameters(config, groups.grid), config.train.precision,
-                  ParameterSet::Purpose::training, groups.tensor_shard()),
+      parameters_(device, tables.parameters, config.train.precision, ParameterSet::Purpose::training,
+                  groups.tensor_shard()),
       optimizer_(device, parameters_, static_cast<int>(config.parallel.zero), *groups.data),
-      pipeline_(config.model, pipeline_options(config, groups.grid), device, parameters_, groups) {
+      pipeline_(config.model, pipeline_options(config, groups.grid), tables.schedule, device, parameters_,
+                groups) {
+  if (config.parallel.sequence && groups.tensor->size() > 1)
+    partial_sums_ = PartialSums(device, parameters_, optimizer_, parts_of(config, groups.grid));
   Carver measure;
   measure.take(DType::f64, {3});
   measure.take(DType::u8, {sizeof(StepParams)});
@@ -146,6 +165,7 @@ StepResult StepRunner::run(const StepInput& input, const std::vector<HostBatch>&
   pipeline_.train(microbatches, input.first_sample, [this](int64_t layer) { optimizer_.layer_done(layer); });
   sum_tied_gradients();
   optimizer_.finish_reduction();
+  partial_sums_.sum(device_, *groups_.tensor);
   if (on_gradients) on_gradients();
   optimizer_.gradient_sum_of_squares(clear_totals().rows(1, 1),
                                      [this](const ParamSpec& spec) { return counts(spec); });
@@ -218,30 +238,52 @@ void StepRunner::add_loss() {
     device_.ops().copy(pipeline_.loss_total(), totals_.rows(0, 1));
 }
 
-// Samples go round the data axis in batches; every rank makes the same number of passes, the last may be a
-// repetition whose loss is not counted.
+namespace {
+
+// A batch whose loss is zero: ranks without samples left take part with one.
+HostBatch without_targets(HostBatch batch) {
+  std::fill(batch.targets.begin(), batch.targets.end(), -1);
+  return batch;
+}
+
+}  // namespace
+
+// Samples go round the data axis in batches, and as many batches of each rank at a time through the pipeline
+// as make its bubble small.  Every rank makes the same number of passes over the same number of batches.
 EvaluationResult StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
                                       const std::function<StopWish()>& wish) {
   const int64_t context = dataset.context();
   int64_t samples = dataset.samples();
   if (tokens > 0) samples = std::clamp<int64_t>(tokens / context, 1, samples);
   const int64_t rows = micro_batch_of(config_.train);
-  const int64_t ranks = groups_.data->size();
+  const int64_t round = rows * groups_.data->size();
+  const int stages = groups_.pipeline->size();
+  const int64_t at_once = stages > 1 ? 4 * stages : 1;
   double total = 0;
-  for (int64_t begin = 0; begin < samples; begin += rows * ranks) {
-    const int64_t first = begin + rows * groups_.data->rank();
-    const int64_t count = std::clamp<int64_t>(samples - first, 0, rows);
-    const HostBatch batch = read_in_order(dataset, count > 0 ? first : 0, std::max<int64_t>(count, 1));
+  for (int64_t begin = 0; begin < samples; begin += round * at_once) {
+    std::vector<HostBatch> batches;
+    for (int64_t at = begin; at < std::min(samples, begin + round * at_once); at += round) {
+      const int64_t first = at + rows * groups_.data->rank();
+      const int64_t count = std::clamp<int64_t>(samples - first, 0, rows);
+      if (count > 0)
+        batches.push_back(read_in_order(dataset, first, count));
+      else
+        batches.push_back(without_targets(read_in_order(dataset, 0, 1)));
+    }
     pipeline_.clear_loss();
-    pipeline_.evaluate({&batch, 1});
+    pipeline_.evaluate(batches);
     clear_totals();
-    if (count > 0) add_loss();
+    add_loss();
     const Totals totals = reduce_totals(wish());
     if (totals.wishes > 0) return {std::nullopt, strongest(totals.wishes)};
     total += totals.loss;
   }
   pipeline_.clear_loss();
   return {total / static_cast<double>(samples * context), StopWish::none};
+}
+
+std::optional<OddReplica> StepRunner::odd_replica() {
+  return find_odd_replica(device_, config_.model, parameters_, optimizer_, groups_);
 }
 
 // A NaN or an infinity on any rank makes the sum one.
@@ -272,6 +314,18 @@ std::vector<CheckpointPiece> StepRunner::checkpoint_pieces() const {
   if (!optimizer_.sharded() && groups_.data->rank() != 0) return pieces;
   for (const CheckpointPiece& piece : all_pieces())
     if (counts(parameters_.at(piece.name).spec)) pieces.push_back(piece);
+  return pieces;
+}
+
+std::vector<GradientPiece> StepRunner::gradient_pieces() const {
+  std::vector<GradientPiece> pieces;
+  if (!optimizer_.sharded() && groups_.data->rank() != 0) return pieces;
+  for (const OptimizerPiece& piece : optimizer_.pieces()) {
+    const Parameter& p = parameters_.all()[piece.parameter];
+    std::vector<int64_t> start = p.local.start;
+    start[0] += piece.first_row;
+    if (counts(p.spec)) pieces.push_back({p.spec.name, start, piece.grad});
+  }
   return pieces;
 }
 

@@ -14,10 +14,13 @@
 #include "model/parameters.h"
 #include "model/stage.h"
 #include "parallel/optimizer.h"
+#include "parallel/partial_sums.h"
 #include "parallel/pipeline.h"
 #include "parallel/process_groups.h"
+#include "parallel/replicas.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
+#include "train/gradient_dump.h"
 
 namespace hearth {
 
@@ -44,10 +47,20 @@ struct EvaluationResult {
   StopWish stop = StopWish::none;
 };
 
+// The tables that decide what a rank does.
+struct StepTables {
+  std::vector<ParamSpec> parameters;
+  Schedule schedule;
+};
+StepTables step_tables(const RunConfig& config, const Grid& grid);
+
 class StepRunner {
  public:
   // `groups` must outlive the runner; every rank makes one, and calls the same functions in the same order.
-  StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups);
+  StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups)
+      : StepRunner(config, device, groups, step_tables(config, groups.grid)) {}
+  // With other tables than step_tables() gives: for tests of what they decide.
+  StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups, const StepTables& tables);
 
   // The memory that the constructor would allocate on the rank at this place of the grid.
   static MemoryPlan plan(const RunConfig& config, const Grid& grid);
@@ -65,15 +78,19 @@ class StepRunner {
                  const std::function<void()>& on_gradients = {});
 
   // Mean loss over the first `tokens` tokens (0 = all) of a dataset, in whole samples.  Changes no training
-  // state. `wish` is asked before every batch.
+  // state. `wish` is asked after every pass through the pipeline.
   EvaluationResult evaluate(const Dataset& dataset, int64_t tokens, const std::function<StopWish()>& wish);
 
+  // The first tensor whose copies differ between ranks, if any: the same answer on all ranks.
+  std::optional<OddReplica> odd_replica();
   // Whether all weights of all ranks are finite.
   bool weights_finite();
   // Every tensor of the training state that this rank writes, as pieces of global tensors: each element is
   // written by one rank.
   std::vector<CheckpointPiece> checkpoint_pieces() const;
-  // Loads all of them and sets the compute weights.
+  // The same of the gradients, between backward and update.
+  std::vector<GradientPiece> gradient_pieces() const;
+  // Loads all tensors of the training state and sets the compute weights.
   void load(const CheckpointReader& checkpoint);
 
  private:
@@ -98,6 +115,7 @@ class StepRunner {
   const ProcessGroups& groups_;
   ParameterSet parameters_;
   Optimizer optimizer_;
+  PartialSums partial_sums_;
   Pipeline pipeline_;
   Buffer scalars_;
   Buffer tied_buffer_;

@@ -76,6 +76,7 @@ class Trainer {
   ExitCode loop();
   void step();
   void after_step();
+  void compare_replicas();
   void evaluate_now();
   void sample_now();
   void save();
@@ -116,8 +117,9 @@ class Trainer {
 
   StopWish agreed_stop_ = StopWish::none;  // of all ranks, in the last step or evaluation
   CheckpointState state_;
-  int64_t first_step_ = 0;   // steps done before this process
-  int64_t saved_step_ = -1;  // step of the newest checkpoint
+  int64_t first_step_ = 0;     // steps done before this process
+  int64_t saved_step_ = -1;    // step of the newest checkpoint
+  int64_t compared_step_ = 0;  // after which all copies of weights were equal
   bool metrics_failure_reported_ = false;
   double train_seconds_ = 0;
   double smoothed_ms_ = 0;
@@ -142,8 +144,6 @@ void Trainer::meet() {
   world_ = std::make_unique<World>(options);
   if (!world_->leader()) log_.silence();
   settle_micro_batch(config_.train, world_->groups().data->size());
-  if (!world_->alone() && !config_.debug.dump_gradients.empty())
-    fail_usage("debug.dump_gradients works in a run of one process; this one has ", world_->size());
 }
 
 void Trainer::open_data() {
@@ -180,7 +180,7 @@ void Trainer::find_start() {
        compare_with_checkpoint(*source_, config_, values_, corpus_->train.fingerprint(), tokenizer))
     log_.line("note: " + note);
   state_ = source_->state();
-  first_step_ = state_.step;
+  first_step_ = compared_step_ = state_.step;
   continues_ = fs::weakly_canonical(source_->path()).parent_path() ==
                fs::weakly_canonical(fs::path(config_.run.dir) / "checkpoints");
   if (continues_) saved_step_ = state_.step;
@@ -377,12 +377,20 @@ void Trainer::log_step(const StepMetrics& m) {
 }
 
 void Trainer::after_step() {
+  if (!world_->alone() && due(config_.parallel.check_every)) compare_replicas();
   if (due(config_.eval.every)) evaluate_now();
   if (due(config_.sample.every)) sample_now();
   if (at_end())
     save();
   else if (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)
     save_or_go_on();
+}
+
+// Before anything is evaluated or saved.
+void Trainer::compare_replicas() {
+  const auto odd = runner_->odd_replica();
+  if (odd) throw Error(ExitCode::peer, sentence_of(*odd, state_.step, compared_step_));
+  compared_step_ = state_.step;
 }
 
 // A full disk costs a periodic checkpoint, not the run: the next one may succeed.
@@ -451,13 +459,10 @@ CheckpointTeam Trainer::team() {
 }
 
 void Trainer::dump_gradients() {
-  std::vector<std::pair<std::string, Tensor>> gradients;
-  for (const Parameter& p : runner_->parameters().all())
-    gradients.emplace_back(p.spec.name, p.grad);
   char name[64];
   std::snprintf(name, sizeof name, "step-%08lld.safetensors", static_cast<long long>(state_.step + 1));
-  fs::create_directories(config_.debug.dump_gradients);
-  write_safetensors(fs::path(config_.debug.dump_gradients) / name, gradients, *device_);
+  hearth::dump_gradients(fs::path(config_.debug.dump_gradients) / name, parameter_table(config_.model),
+                         config_.train.precision, runner_->gradient_pieces(), *device_, world_->groups());
 }
 
 // ---- stopping

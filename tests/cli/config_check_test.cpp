@@ -76,7 +76,10 @@ TEST(ConfigCheck, LayoutsThatTheModelAllows) {
           {"6 parts", "4"});
   refused({"--parallel.virtual=2"}, {"parallel.virtual = 2", "interleaved"});
   refused({"--parallel.schedule=interleaved"}, {"interleaved", "at least 2"});
-  refused({"--parallel.sequence=true"}, {"parallel.sequence", "not built yet"});
+  accepted({"--parallel.tensor=2", "--parallel.sequence=true"});
+  refused({"--parallel.sequence=true"}, {"parallel.sequence = true", "parallel.tensor = 1", "2 or more"});
+  refused({"--parallel.tensor=4", "--parallel.sequence=true", "--model.context=30"},
+          {"model.context = 30", "4 tensor-parallel ranks", "30 = 4 x 7 + 2", "28 and 32"});
   refused({"--parallel.transport=nccl"}, {"nccl", "not built yet"});
 }
 

@@ -56,7 +56,9 @@ INSTANTIATE_TEST_SUITE_P(All, Layouts,
                          ::testing::Values(testing::data2(), testing::data3(), testing::tensor2(),
                                            testing::pipeline2(), testing::gpipe3(),
                                            testing::tensor2_pipeline2(), testing::data2_zero(),
-                                           testing::interleaved(), testing::pipeline2_data2_zero()),
+                                           testing::interleaved(), testing::pipeline2_data2_zero(),
+                                           testing::tensor2_sequence(),
+                                           testing::tensor2_pipeline2_sequence()),
                          [](const auto& info) { return info.param.name; });
 
 // bf16 rounds partial sums, so that layouts differ by roundings, not by more.
@@ -100,6 +102,22 @@ void expect_near_tensors(const std::string& got, const std::string& want, double
   }
 }
 
+// Whole tensors of the model, whoever had which rows and columns.
+TEST(LayoutGradients, AreDumpedWhole) {
+  TempDir dir;
+  const auto dump = [&](const RankLayout& layout) {
+    const fs::path folder = dir / (std::string(layout.name) + "-gradients");
+    const Outcome outcome = layout_run(layout, dir / layout.name,
+                                       {"--train.stop_after=2", "--debug.dump_gradients=" + folder.string()});
+    EXPECT_EQ(outcome.code, 75) << outcome.output;
+    return read_file(folder / "step-00000002.safetensors");
+  };
+  const std::string one = dump(testing::one());
+  for (const RankLayout& layout :
+       {testing::tensor2_pipeline2_sequence(), testing::data3_zero(), testing::tensor2_data2()})
+    expect_near_tensors(dump(layout), one, 1e-4);
+}
+
 // One run whose every step is of another layout is the run of one process: 14 pairs of save and resume.
 TEST(Resharding, EachLayoutContinuesAnother) {
   TempDir dir;
@@ -108,7 +126,7 @@ TEST(Resharding, EachLayoutContinuesAnother) {
                               testing::tensor2(),
                               testing::pipeline2(),
                               testing::data2_zero(),
-                              testing::tensor2_pipeline2(),
+                              testing::tensor2_pipeline2_sequence(),
                               testing::data3(),
                               testing::interleaved(),
                               testing::tensor2_data2_zero(),

@@ -67,7 +67,7 @@ TEST(PlanCommand, RefusesWhatCannotBe) {
 TEST(CheckCommand, TwoRanksAgree) {
   const Outcome outcome = run_program(hearth({"check", "layouts", "-n", "2"}));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_NE(outcome.output.find("5 layouts agree with one process"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("6 layouts agree with one process"), std::string::npos) << outcome.output;
   EXPECT_EQ(run_program(hearth({"check", "layout"})).code, 2);
 }
 
@@ -94,10 +94,10 @@ TEST(CheckCommand, SeesALayoutThatDiffers) {
   const Difference worst = check_layouts(
       {{.data = 2}, {.pipeline = 2}},
       [&](const Layout&, const Difference& d) { differing += d.error > layout_tolerance; },
-      [](Axis axis, std::unique_ptr<Communicator> c) -> std::unique_ptr<Communicator> {
+      {.decorate = [](Axis axis, std::unique_ptr<Communicator> c) -> std::unique_ptr<Communicator> {
         if (axis != Axis::data) return c;
         return std::make_unique<Forgetful>(std::move(c));
-      });
+      }});
   EXPECT_EQ(differing, 1);
   EXPECT_GT(worst.error, 1e-3);
 }
@@ -121,9 +121,9 @@ TEST(CheckCommand, LayoutsWithinEight) {
   EXPECT_EQ(layouts[0].ranks(), 1);
   for (const Layout& l : layouts)
     EXPECT_LE(l.ranks(), 8);
-  const auto has = [&](int t, int d, int p, int zero) {
+  const auto has = [&](int t, int d, int p, int zero, bool sequence = false) {
     return std::count_if(layouts.begin(), layouts.end(), [&](const Layout& l) {
-      return l.tensor == t && l.data == d && l.pipeline == p && l.zero == zero;
+      return l.tensor == t && l.data == d && l.pipeline == p && l.zero == zero && l.sequence == sequence;
     });
   };
   EXPECT_EQ(has(2, 2, 2, 1), 1);
@@ -131,6 +131,8 @@ TEST(CheckCommand, LayoutsWithinEight) {
   EXPECT_EQ(has(1, 8, 1, 1), 1);
   EXPECT_EQ(has(1, 1, 8, 0), 1);
   EXPECT_EQ(has(1, 1, 8, 1), 0);
+  EXPECT_EQ(has(2, 2, 2, 1, true), 1);
+  EXPECT_EQ(has(1, 2, 2, 1, true), 0);
 }
 
 }  // namespace

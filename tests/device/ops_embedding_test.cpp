@@ -97,7 +97,7 @@ TEST_P(EmbeddingOps, Positions) {
         const Operand table =
             has_table ? b.input("table", Kind::compute, {T + first, C}, normal()) : Operand();
         Dropout d = dropout(probability, T);
-        d.time_offset = first;
+        d.first_row = first;
         b.run([&](Ops& ops, size_t s) { ops.embed_positions(x[s], index[s], table[s], d); });
       }
     }
@@ -119,7 +119,7 @@ TEST_P(EmbeddingOps, PositionsBackward) {
             has_table ? b.inout("dtable", Kind::master, {T + first + 3, C}, normal(), after_rounding())
                       : Operand();
         Dropout mask = dropout(probability, T);
-        mask.time_offset = first;
+        mask.first_row = first;
         b.run([&](Ops& ops, size_t s) { ops.embed_positions_backward(d[s], index[s], mask, dtable[s]); });
         if (probability == 0) {
           EXPECT_EQ(b.values(d), before);

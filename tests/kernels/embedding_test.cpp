@@ -86,7 +86,7 @@ Dropout dropout(double probability, int64_t time) {
   d.seed = 99;
   d.sample_offset = 2;
   d.time = time;
-  d.time_offset = 3;
+  d.first_row = 3;
   return d;
 }
 

@@ -23,7 +23,7 @@ Dropout dropout(double probability, int64_t time) {
   d.site = DropoutSite::mlp;
   d.sample_offset = 5;
   d.time = time;
-  d.time_offset = 7;
+  d.first_row = 7;
   return d;
 }
 const StepParams step_params{.first_sample = 70};

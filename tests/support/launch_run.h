@@ -40,6 +40,18 @@ inline RankLayout data3_zero() {
 inline RankLayout tensor2() {
   return {"tensor2", 2, {"--parallel.tensor=2"}};
 }
+inline RankLayout tensor2_sequence() {
+  return {"tensor2_sequence",
+          2,
+          {"--parallel.tensor=2", "--parallel.sequence=true", "--train.micro_batch=3",
+           "--parallel.check_every=2"}};
+}
+inline RankLayout tensor2_pipeline2_sequence() {
+  return {"tensor2_pipeline2_sequence",
+          4,
+          {"--parallel.tensor=2", "--parallel.pipeline=2", "--parallel.sequence=true",
+           "--train.micro_batch=4", "--train.recompute=block"}};
+}
 inline RankLayout pipeline2() {
   return {"pipeline2", 2, {"--parallel.pipeline=2", "--train.micro_batch=3"}};
 }

@@ -153,14 +153,26 @@ std::vector<Layout> some_layouts() {
       {.pipeline = 2, .schedule = "interleaved", .chunks = 2},
       {.tensor = 2, .data = 2, .pipeline = 2, .zero = 1, .recompute = Recompute::block},
       {.tensor = 4, .pipeline = 2, .schedule = "gpipe", .recompute = Recompute::selective, .tied = false},
+      {.tensor = 2, .sequence = true, .rows = 3},
+      {.tensor = 4, .recompute = Recompute::block, .sequence = true},
+      {.tensor = 2, .data = 3, .zero = 1, .sequence = true},
+      {.tensor = 2, .pipeline = 2, .recompute = Recompute::selective, .tied = false, .sequence = true},
+      {.tensor = 2,
+       .data = 2,
+       .pipeline = 2,
+       .zero = 1,
+       .recompute = Recompute::block,
+       .sequence = true,
+       .rows = 2},
+      {.tensor = 2, .pipeline = 2, .schedule = "interleaved", .chunks = 2, .sequence = true},
   };
 }
 
-HostBatch zeros(const ModelConfig& model) {
+HostBatch zeros(const ModelConfig& model, int64_t rows) {
   HostBatch batch;
-  batch.rows = 1;
-  batch.tokens.assign(static_cast<size_t>(model.context), 0);
-  batch.targets.assign(static_cast<size_t>(model.context), 1);
+  batch.rows = rows;
+  batch.tokens.assign(static_cast<size_t>(rows * model.context), 0);
+  batch.targets.assign(static_cast<size_t>(rows * model.context), 1);
   return batch;
 }
 
@@ -168,7 +180,7 @@ HostBatch zeros(const ModelConfig& model) {
 TEST(Plan, MemoryAndTrafficAreThoseOfAStep) {
   for (const Layout& layout : some_layouts()) {
     SCOPED_TRACE(text("tensor ", layout.tensor, " data ", layout.data, " pipeline ", layout.pipeline,
-                      " zero ", layout.zero, " ", layout.schedule));
+                      " zero ", layout.zero, " ", layout.schedule, layout.sequence ? " sequence" : ""));
     const RunConfig config = config_of(layout);
     const RunPlan plan = plan_run(config, layout.ranks(), {});
     const auto decorate = [](Axis, std::unique_ptr<Communicator> c) -> std::unique_ptr<Communicator> {
@@ -185,8 +197,9 @@ TEST(Plan, MemoryAndTrafficAreThoseOfAStep) {
             return static_cast<const CountingCommunicator&>(*c).payload;
           };
           const int64_t before = payload(groups.data);  // the initial weights are gathered too
-          const std::vector<HostBatch> batches(static_cast<size_t>(layout.batch / layout.data),
-                                               zeros(config.model));
+          const std::vector<HostBatch> batches(
+              static_cast<size_t>(layout.batch / (layout.data * layout.rows)),
+              zeros(config.model, layout.rows));
           runner.run({}, batches);
           const std::lock_guard lock(mutex);
           const StagePlan& s = plan.stages[static_cast<size_t>(groups.grid.at(Axis::pipeline))];

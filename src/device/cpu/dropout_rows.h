@@ -22,22 +22,22 @@ struct DropoutRows {
   float scale = 1;
   int64_t first_sample = 0;
   int64_t time = 1;
-  int64_t time_offset = 0;
+  int64_t first_row = 0;
   int64_t channels = 0;
 
   // `step` is read only when the probability is above 0.
-  DropoutRows(const Dropout& dropout, const StepParams* step, int64_t rows, int64_t C)
+  DropoutRows(const Dropout& dropout, const StepParams* step, int64_t C)
       : active(dropout.probability > 0), channels(C) {
     if (!active) return;
     check(step != nullptr, "dropout needs the step's scalars: call set_step_params first");
     check(dropout.probability < 1, "dropout of ", dropout.probability, " keeps nothing");
-    check(dropout.time > 0 && rows % dropout.time == 0, rows, " rows are not samples of ", dropout.time);
+    check(dropout.time > 0, "dropout over samples of ", dropout.time, " rows");
     key = random_key(dropout.seed, RandomDomain::dropout, dropout.stream());
     threshold = dropout_threshold(dropout.probability);
     scale = static_cast<float>(1 / (1 - dropout.probability));
     first_sample = step->first_sample + dropout.sample_offset;
     time = dropout.time;
-    time_offset = dropout.time_offset;
+    first_row = dropout.first_row;
   }
 
   // The factors (0 or scale) of elements 4 * block ... of a sample.
@@ -76,8 +76,9 @@ struct DropoutRows {
 
   // What the elements of `row` are multiplied by; out has C places.
   [[gnu::always_inline]] inline void factors(int64_t row, float* out) const {
-    const int64_t first = (row % time + time_offset) * channels;
-    const uint64_t sample = static_cast<uint64_t>(first_sample + row / time);
+    const int64_t of_batch = first_row + row;
+    const int64_t first = of_batch % time * channels;
+    const uint64_t sample = static_cast<uint64_t>(first_sample + of_batch / time);
     float made[batch];
     for (int64_t done = 0; done < channels;) {
       const int64_t element = first + done;

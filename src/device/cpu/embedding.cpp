@@ -114,7 +114,7 @@ void CpuOps::embed_positions(const Tensor& x, const Tensor& positions, const Ten
     expect("table", table, {table.dim(0), C});
     expect_positions(index, N, table);
   }
-  const DropoutRows mask(dropout, step_, N, C);
+  const DropoutRows mask(dropout, step_, C);
   if (!table && !mask.active) return;
   with_compute_type(x.dtype, [&]<class T>(T) {
     const Rows<T> rows(x), from = table ? Rows<T>(table) : Rows<T>();

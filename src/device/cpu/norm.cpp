@@ -229,7 +229,7 @@ void CpuOps::residual_norm_forward(const ResidualNorm& p) {
                        data_or_null<float>(p.rstd),
                        static_cast<float>(p.eps),
                        C,
-                       DropoutRows(p.branch ? p.dropout : Dropout{}, step_, N, C)};
+                       DropoutRows(p.branch ? p.dropout : Dropout{}, step_, C)};
     parallel(N, row_block, static_cast<double>(C) * nanoseconds_per_element, [&](int64_t begin, int64_t end) {
       float* factor = thread_scratch(C);
       simd(
@@ -298,7 +298,7 @@ void CpuOps::residual_norm_backward(const ResidualNormBackward& p) {
                         p.d_branch && !same_memory,
                         static_cast<bool>(p.d_branch_bias),
                         C,
-                        DropoutRows(p.d_branch ? p.dropout : Dropout{}, step_, N, C)};
+                        DropoutRows(p.d_branch ? p.dropout : Dropout{}, step_, C)};
     parallel(N, row_block, static_cast<double>(C) * 2 * nanoseconds_per_element,
              [&](int64_t begin, int64_t end) {
                float* sums = partial_.data() + begin / row_block * 3 * C;

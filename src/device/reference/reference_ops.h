@@ -9,12 +9,6 @@
 
 namespace hearth::reference {
 
-// The rows of an operand with dropout are those of whole samples.
-inline void expect_whole_samples(const Dropout& dropout, int64_t rows) {
-  if (dropout.probability == 0) return;
-  check(dropout.time > 0 && rows % dropout.time == 0, rows, " rows are not samples of ", dropout.time);
-}
-
 class ReferenceOps : public Ops {
  public:
   // linear.cpp
