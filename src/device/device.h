@@ -143,6 +143,8 @@ std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config);
 std::string cuda_build();
 // Why no GPU can be used, or nothing when one can.
 std::optional<std::string> cuda_unavailable();
+// Whether make_device would take a GPU.
+bool runs_on_gpu(const DeviceConfig& config);
 // The device that `config` names.  auto takes a usable GPU, else the CPU.  Throws Error(usage) for an unknown
 // kind and Error(device) when a GPU is asked for and none can be used.
 std::unique_ptr<Device> make_device(const DeviceConfig& config);

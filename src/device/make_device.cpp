@@ -2,6 +2,10 @@
 
 namespace hearth {
 
+bool runs_on_gpu(const DeviceConfig& config) {
+  return config.kind == "cuda" || (config.kind == "auto" && !cuda_unavailable());
+}
+
 std::unique_ptr<Device> make_device(const DeviceConfig& config) {
   if (config.kind == "reference") return make_reference_device();
   if (config.kind == "cuda") return make_cuda_device(config);

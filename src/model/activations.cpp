@@ -122,7 +122,8 @@ Workspace carve_workspace(const ModelConfig& model, const StageOptions& options,
 int64_t loss_chunk(const ModelConfig& model, const StageOptions& options) {
   const int64_t row = model.padded_vocab() * size_of(compute_dtype(options.precision));
   const int64_t fitting = static_cast<int64_t>(options.logits_bytes) / row;
-  return std::clamp<int64_t>(fitting, 1, options.tokens());
+  const int64_t whole_tiles = fitting >= 128 ? fitting / 128 * 128 : fitting;
+  return std::clamp<int64_t>(whole_tiles, 1, options.tokens());
 }
 
 StageMemory carve_stage(const ModelConfig& model, const StageOptions& options, Carver& activations,

@@ -27,7 +27,13 @@ struct StageOptions {
   TensorShard shard;      // place on the tensor-parallel axis
   bool sequence = false;  // the residual stream is split by rows over that axis (model/tensor_parallel.h)
   size_t logits_bytes =
-      size_t{64} << 20;  // the loss is computed in chunks of tokens whose logits fit in this
+      host_logits_bytes;  // the loss is computed in chunks of tokens whose logits fit in this
+
+  // A GPU's weight gradient of the head reads and writes its fp32 sums for every chunk, which hides behind
+  // the products only with a few thousand tokens: 4096 of GPT-2's.  A CPU is faster with logits near its
+  // caches.
+  static constexpr size_t host_logits_bytes = size_t{64} << 20;
+  static constexpr size_t gpu_logits_bytes = size_t{400} << 20;
 
   int64_t tokens() const { return rows * time; }
   // Rows of the residual stream that the rank holds.
@@ -82,7 +88,7 @@ struct StageMemory {
   Workspace work;
 };
 
-// Tokens of one loss chunk.
+// Tokens of one loss chunk: whole tiles of 128 rows, where there are any.
 int64_t loss_chunk(const ModelConfig& model, const StageOptions& options);
 
 // Takes everything a stage needs, in the same order every time: measuring and carving agree by construction.

@@ -19,6 +19,8 @@ PipelineOptions pipeline_options(const RunConfig& config, const Grid& grid) {
   options.stage.precision = config.train.precision;
   options.stage.recompute = config.train.recompute;
   options.stage.seed = config.train.seed;
+  options.stage.logits_bytes =
+      runs_on_gpu(config.device) ? StageOptions::gpu_logits_bytes : StageOptions::host_logits_bytes;
   options.stage.sequence = config.parallel.sequence;
   return options;
 }

@@ -10,6 +10,7 @@ int64_t StepShape::chunk() const {
   options.rows = batch;
   options.time = model.context;
   options.precision = precision;
+  options.logits_bytes = logits_bytes;
   return loss_chunk(model, options);
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/case.h"
-#include "model/config.h"
+#include "model/activations.h"
 
 namespace hearth::bench {
 
@@ -16,6 +16,7 @@ struct StepShape {
   ModelConfig model;
   int64_t batch = 1;  // sequences of model.context tokens
   Precision precision = Precision::bf16;
+  size_t logits_bytes = StageOptions::gpu_logits_bytes;
 
   int64_t tokens() const { return batch * model.context; }
   DType compute() const { return compute_dtype(precision); }

@@ -133,7 +133,7 @@ std::string help_text() {
 
 StepShape shape_of(const Options& options, Precision precision, bool host) {
   StepShape s = step_shape(options.model, precision);
-  if (host) s.batch = 1;
+  if (host) s.batch = 1, s.logits_bytes = StageOptions::host_logits_bytes;
   for (size_t begin = 0; begin < options.shape.size();) {
     const size_t end = std::min(options.shape.find(',', begin), options.shape.size());
     const std::string item = options.shape.substr(begin, end - begin);
