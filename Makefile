@@ -42,13 +42,17 @@ BENCH_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/bench/*.c
 # also stands in for the CUDA runtime.  `emulated` is the plain build; `checked` compiles the kernels and their tests so
 # that the race detector sees every access to global memory (the __tsan_* calls are the emulator's, libtsan is not used).
 KERNELS := $(sort $(wildcard kernels/*.cu))
+# Libraries that a CUDA build opens at run time (src/device/cuda/api/*_library.cpp) have stand-ins in tests/emulator.
+EMULATED_HOST := $(filter-out %_library.cpp,$(CUDA_HOST))
 EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard tests/emulator/*.cpp)))
 KERNEL_TESTS := $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp))
 EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
-EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
-EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))
-CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(CUDA_HOST)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))
+EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(EMULATED_HOST))
+# Several ranks on emulated GPUs; they run no kernels.
+CUDA_COMM_TESTS := $(sort $(wildcard tests/emulator/comm/*.cpp)) tests/comm/conformance.cpp
+EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS) $(CUDA_COMM_TESTS))
+CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(EMULATED_HOST)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))
 
 FORMATTED := '*.cpp' '*.h' '*.cu' '*.cuh'
 

@@ -68,8 +68,9 @@ void validate_parallel(const RunConfig& c) {
   if (p.data == 0)
     fail_usage("parallel.data = 0, expected a positive number, or -1 for what the other axes leave");
   if (p.sequence) fail_usage("parallel.sequence = true: sequence parallelism is not built yet; use false");
-  if (p.transport == "nccl")
-    fail_usage("parallel.transport = \"nccl\" is not built yet; use \"gloo\" or \"auto\"");
+  if (p.transport == "nccl" && (c.device.kind == "cpu" || c.device.kind == "reference"))
+    fail_usage("parallel.transport = \"nccl\" moves tensors between GPUs, but device.kind = \"",
+               c.device.kind, "\"; use \"gloo\" or \"auto\"");
   validate_tensor_parallel(c.model, p.tensor);
   const int64_t parts = p.pipeline * p.virtual_stages;
   if (parts > c.model.layers)

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 
@@ -18,9 +20,9 @@ class Ops;
 // Operations run on `compute`; collectives on `communication`; host copies of the next batch on `copy`.
 enum class Stream : uint8_t { compute, communication, copy };
 
-// A point in a stream.
+// A point in a stream.  Copies name the same point; it is kept as long as one of them lives.
 struct Event {
-  uint64_t id = 0;
+  std::shared_ptr<void> point;  // null on host devices, where everything has happened already
 };
 
 class Device {
@@ -48,7 +50,22 @@ class Device {
 
   virtual Event record(Stream) { return {}; }
   // Work given to `stream` after this call starts after the event.
-  virtual void wait(Stream, Event) {}
+  virtual void wait(Stream, const Event&) {}
+  // Whether the work before the event has been done, and waiting for it on the host.  From any thread.
+  virtual bool reached(const Event&) { return true; }
+  virtual void synchronize(const Event&) {}
+  // A thread other than the one that made the device calls this before anything else of it.
+  virtual void enter_thread() {}
+
+  // Host memory that copy() moves without the host's help.
+  virtual void* allocate_host(size_t bytes) { return ::operator new(bytes); }
+  virtual void release_host(void* address) noexcept { ::operator delete(address); }
+  // Between allocate_host() memory and device memory, in either direction, ordered on `stream`: both must
+  // stay valid until the stream has come past it.
+  virtual void copy(Stream, void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
+  // Which accelerator of this host it is ("0000:3b:00.0"); empty when it is none.
+  virtual std::string identity() const { return ""; }
 
   // Dense peak of the datasheet in FLOP/s for the MFU column; unknown for CPUs.
   virtual std::optional<double> peak_flops(Precision) const { return std::nullopt; }

@@ -52,6 +52,7 @@ struct ParallelConfig {
   int64_t virtual_stages = 1;
   std::string transport = "auto";
   double timeout = 60;
+  double init_timeout = 300;
 };
 
 struct EvalConfig {

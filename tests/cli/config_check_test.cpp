@@ -77,7 +77,11 @@ TEST(ConfigCheck, LayoutsThatTheModelAllows) {
   refused({"--parallel.virtual=2"}, {"parallel.virtual = 2", "interleaved"});
   refused({"--parallel.schedule=interleaved"}, {"interleaved", "at least 2"});
   refused({"--parallel.sequence=true"}, {"parallel.sequence", "not built yet"});
-  refused({"--parallel.transport=nccl"}, {"nccl", "not built yet"});
+  accepted({"--parallel.transport=nccl", "--device.kind=cuda"});
+  accepted({"--parallel.transport=nccl"});
+  for (const char* kind : {"cpu", "reference"})
+    refused({"--parallel.transport=nccl", std::string("--device.kind=") + kind},
+            {"parallel.transport = \"nccl\"", text("device.kind = \"", kind, "\""), "gloo"});
 }
 
 TEST(ConfigCheck, PrecisionFitsTheDevice) {

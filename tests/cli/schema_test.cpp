@@ -81,7 +81,8 @@ TEST(Schema, TheNamesAreFixed) {
       "optimizer.beta2 optimizer.eps optimizer.weight_decay optimizer.clip parallel.data parallel.tensor "
       "parallel.pipeline parallel.sequence parallel.zero parallel.schedule parallel.virtual "
       "parallel.transport "
-      "parallel.timeout device.kind device.gemm device.threads eval.every eval.tokens sample.every "
+      "parallel.timeout parallel.init_timeout device.kind device.gemm device.threads eval.every eval.tokens "
+      "sample.every "
       "sample.prompt sample.tokens checkpoint.every checkpoint.keep checkpoint.resume "
       "checkpoint.allow_data_change log.every "
       "log.tensorboard run.dir run.name debug.dump_gradients ";

@@ -1,6 +1,8 @@
 // Runs a launched kernel: checks its configuration, distributes its blocks over OS threads.
 #pragma once
 
+#include <functional>
+
 #include "emulator/simt.h"
 
 namespace hearth::emulator {
@@ -9,5 +11,9 @@ namespace hearth::emulator {
 cudaError_t validate(const Kernel& kernel, size_t granted_shared_bytes);
 // Runs every block.  Throws Failure.
 void run(const Kernel& kernel);
+
+// Gives a stream an operation that is asked again, while somebody waits for the stream, until it returns
+// true. Device memory is accessible to it.
+void enqueue_polled(cudaStream_t stream, std::function<bool()> operation);
 
 }  // namespace hearth::emulator
