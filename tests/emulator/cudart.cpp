@@ -123,8 +123,9 @@ bool try_to_run(CUstream_st& stream, uint64_t position) {
 // Waits until `position` of the stream's operations are complete.  Other threads may use the runtime
 // meanwhile.
 void run_until(CUstream_st& stream, uint64_t position) {
-  while (!try_to_run(stream, position))
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  for (std::chrono::microseconds pause(50); !try_to_run(stream, position);
+       pause = std::min(pause * 2, std::chrono::microseconds(1000)))
+    std::this_thread::sleep_for(pause);
 }
 
 void run_everything() {
