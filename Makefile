@@ -33,8 +33,9 @@ CXXFLAGS_ALL := -std=c++20 $(OPT) -g1 -Isrc $(DEPS_FLAGS) -Wall -Wextra -Wno-res
 LDFLAGS_ALL := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' $(DEPS_LINK) -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 LIBS := -ldnnl -lgomp -lpcre2-8 -lgloo
 
-# What needs the CUDA runtime is built against the real one (below), or against the emulator; api/ needs nothing.
-CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' -not -path '*/api/*' 2>/dev/null))
+# What needs the CUDA runtime is built against the real one (below), or against the emulator.  Of api/ that is only the
+# comparison with NVIDIA's headers.
+CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' \( -not -path '*/api/*' -o -name '*_header.cpp' \)))
 SRC := $(sort $(filter-out $(CUDA_HOST),$(shell find src -name '*.cpp')))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
 TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*' \
@@ -58,7 +59,9 @@ EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno
   -DHEARTH_CUDA_TARGETS='"the SIMT emulator"'
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
-EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS))
+# Several ranks on emulated GPUs; they run no kernels.
+CUDA_COMM_TESTS := $(sort $(wildcard tests/emulator/comm/*.cpp)) tests/comm/conformance.cpp
+EMULATED_TEST_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(KERNEL_TESTS) $(CUDA_COMM_TESTS))
 CHECKED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(CUDA_HOST)) $(patsubst %,$(BUILD)/obj/checked/%.o,$(KERNELS) $(KERNEL_TESTS))
 
 # The same sources for real GPUs, where ARCHS names some: kernels by nvcc, one object with code for every architecture; the

@@ -83,8 +83,9 @@ void validate_parallel(const RunConfig& c) {
   const ParallelConfig& p = c.parallel;
   if (p.data == 0)
     fail_usage("parallel.data = 0, expected a positive number, or -1 for what the other axes leave");
-  if (p.transport == "nccl")
-    fail_usage("parallel.transport = \"nccl\" is not built yet; use \"gloo\" or \"auto\"");
+  if (p.transport == "nccl" && (c.device.kind == "cpu" || c.device.kind == "reference"))
+    fail_usage("parallel.transport = \"nccl\" moves tensors between GPUs, but device.kind = \"",
+               c.device.kind, "\"; use \"gloo\" or \"auto\"");
   validate_tensor_parallel(c.model, p.tensor);
   validate_sequence(c);
   const int64_t parts = p.pipeline * p.virtual_stages;

@@ -133,10 +133,16 @@ std::vector<Key> parallel_keys() {
       {"parallel.virtual", [](S s) -> Field { return &s.run.parallel.virtual_stages; }, Whole{1, 10000},
        "model chunks per pipeline stage, for schedule interleaved"},
       {"parallel.transport", [](S s) -> Field { return &s.run.parallel.transport; },
-       Choices{{"auto", "nccl", "gloo"}}, "library that moves tensors between ranks"},
+       Choices{{"auto", "nccl", "gloo"}},
+       "library that moves tensors between ranks; auto = nccl where every rank has a GPU of its own and NCCL "
+       "is "
+       "installed, else gloo"},
       {"parallel.timeout", [](S s) -> Field { return &s.run.parallel.timeout; },
        Real{.low = 0, .high = 1e9, .without_low = true},
        "seconds without progress after which a peer is taken for dead"},
+      {"parallel.init_timeout", [](S s) -> Field { return &s.run.parallel.init_timeout; },
+       Real{.low = 0, .high = 1e9, .without_low = true},
+       "seconds for all ranks to come together at the start"},
       {"parallel.check_every", [](S s) -> Field { return &s.run.parallel.check_every; }, Whole{0, billion},
        "steps between comparisons of the copies of weights that ranks hold, also after the last step; 0 = "
        "never"},

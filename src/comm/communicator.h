@@ -59,9 +59,13 @@ class Communicator {
   virtual Request all_gather(const Tensor& in, const Tensor& out) = 0;
   virtual Request broadcast(const Tensor& inout, int root) = 0;
   // Starts all transfers together: a send and a receive that cross each other never wait for one another.
-  // Between two ranks, transfers of one direction match in the order of the calls.
+  // Between two ranks, transfers of one direction match in the order of the calls.  (Over NCCL, calls that
+  // cross each other do wait: make them one call.)
   virtual Request exchange(std::span<const Transfer> transfers) = 0;
   virtual void barrier() = 0;
+  // For a host that has read results: throws when operations on a stream were cut off since they were waited
+  // for, so that the results mean nothing.
+  virtual void throw_if_failed() {}
   // Ends pending and later operations with an error, from any thread: another rank has failed.
   virtual void abort() noexcept {}
 

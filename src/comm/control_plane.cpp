@@ -237,6 +237,15 @@ std::string ControlPlane::get(const std::string& key) {
   return values_.at(key);
 }
 
+std::optional<std::string> ControlPlane::look_up(const std::string& key, milliseconds patience) {
+  throw_if_failed();
+  if (world() > 1) send(wire::Writer().string(key).message(Kind::get));
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, patience, [&] { return failure_ || values_.contains(key); });
+  const auto found = values_.find(key);
+  return found == values_.end() ? std::nullopt : std::optional(found->second);
+}
+
 void ControlPlane::barrier(const std::string& name, milliseconds patience) {
   throw_if_failed();
   if (world() == 1) return;

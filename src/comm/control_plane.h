@@ -51,6 +51,7 @@ class ControlPlane {
   int rank() const { return options_.where.rank; }
   int world() const { return options_.where.world; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
+  std::chrono::milliseconds init_timeout() const { return options_.init_timeout; }
   const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   std::string describe_rank(int rank) const { return describe(rank, member(rank)); }
 
@@ -58,6 +59,8 @@ class ControlPlane {
   void put(const std::string& key, const std::string& value);
   // Waits until some rank has put the key.
   std::string get(const std::string& key);
+  // The same, but nothing when nobody puts it within `patience`.
+  std::optional<std::string> look_up(const std::string& key, std::chrono::milliseconds patience);
   // All ranks, the same name; a later barrier may have it again.
   void barrier(const std::string& name) { barrier(name, options_.timeout); }
   void barrier(const std::string& name, std::chrono::milliseconds patience);

@@ -17,23 +17,23 @@
 
 #include "comm/communicator.h"
 #include "comm/control_plane.h"
+#include "comm/fabric.h"
 
 namespace hearth {
 
 // What the communicators of a process have in common: its network device, and the way to the control plane.
 // Outlives them.  A communicator that is destroyed may cut off the last message to a slower rank: let a
 // barrier of the control plane (leave() is one) come before.
-class GlooFabric {
+class GlooFabric final : public Fabric {
  public:
   // Uses the network interface by which this host reaches rank 0.  Operations fail after the control plane's
   // timeout plus a margin, in which the control plane finds a silent rank and names it.  From here on the
   // process ignores SIGPIPE.
   explicit GlooFabric(ControlPlane& control);
-  ~GlooFabric();
+  ~GlooFabric() override;
 
-  // Connects the ranks of a group, in this order; collective over them, and every rank makes its groups in
-  // the same order.  `name` ("data") is for messages and must differ between the groups that a rank is in.
-  std::unique_ptr<Communicator> connect(const std::string& name, const std::vector<int>& ranks);
+  // Collective over the ranks of the group only; sizes may differ.
+  std::unique_ptr<Communicator> connect(const std::string& name, const std::vector<int>& ranks) override;
 
  private:
   struct Transport;

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 
@@ -26,9 +28,9 @@ struct ModelWidths {
   int64_t vocab = 0;  // columns of the logits, padding included
 };
 
-// A point in a stream.
+// A point in a stream.  Copies name the same point; it is kept as long as one of them lives.
 struct Event {
-  uint64_t id = 0;
+  std::shared_ptr<void> point;  // null on host devices, where everything has happened already
 };
 
 // Measures the work that the compute stream is given between start() and stop().  seconds() waits for it.
@@ -68,7 +70,22 @@ class Device {
 
   virtual Event record(Stream) { return {}; }
   // Work given to `stream` after this call starts after the event.
-  virtual void wait(Stream, Event) {}
+  virtual void wait(Stream, const Event&) {}
+  // Whether the work before the event has been done, and waiting for it on the host.  From any thread.
+  virtual bool reached(const Event&) { return true; }
+  virtual void synchronize(const Event&) {}
+  // A thread other than the one that made the device calls this before anything else of it.
+  virtual void enter_thread() {}
+
+  // Host memory that copy() moves without the host's help.
+  virtual void* allocate_host(size_t bytes) { return ::operator new(bytes); }
+  virtual void release_host(void* address) noexcept { ::operator delete(address); }
+  // Between allocate_host() memory and device memory, in either direction, ordered on `stream`: both must
+  // stay valid until the stream has come past it.
+  virtual void copy(Stream, void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
+  // Which accelerator of this host it is ("0000:3b:00.0"); empty when it is none.
+  virtual std::string identity() const { return ""; }
 
   // For profilers; see ProfileRange.
   virtual void begin_range(const char*) {}

@@ -23,6 +23,10 @@ struct ProcessGroups {
     for (Communicator* axis : {tensor.get(), data.get(), pipeline.get()})
       if (axis->size() > 1) axis->all_reduce(inout, op).wait();
   }
+  void throw_if_failed() const {
+    for (Communicator* axis : {tensor.get(), data.get(), pipeline.get()})
+      axis->throw_if_failed();
+  }
 };
 
 }  // namespace hearth

@@ -1,5 +1,10 @@
 #include "parallel/world.h"
 
+#include "comm/gloo_communicator.h"
+#include "comm/nccl.h"
+#include "comm/staged_communicator.h"
+#include "parallel/transport.h"
+
 namespace hearth {
 
 int64_t data_ranks(const WorldOptions& o, int64_t world) {
@@ -28,16 +33,39 @@ World::World(const WorldOptions& options) {
   control.build = options.build;
   control.config = options.config;
   control.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
+  control.init_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.init_timeout_seconds * 1000));
   control.log = options.log;
   control.while_waiting = options.while_waiting;
   control_ = std::make_unique<ControlPlane>(control);
-  fabric_ = std::make_unique<GlooFabric>(*control_);
-  const auto connect = [this](Axis axis, std::unique_ptr<Communicator>& communicator) {
-    if (groups_.grid.size(axis) > 1) communicator = fabric_->connect(name_of(axis), groups_.grid.group(axis));
+}
+
+void World::connect(Device& device, const std::string& transport) {
+  if (alone()) return;
+  const NcclStatus nccl = device.host_memory() ? NcclStatus{} : nccl_status();
+  const Member& self = control_->member(rank());
+  std::vector<RankDevice> devices;
+  for (const std::string& said : gather(
+           encode({self.host, self.pid, device.kind(), device.identity(), nccl.version, nccl.unavailable})))
+    devices.push_back(decode(said));
+  // Rank 0 decides; a refusal is every rank's.
+  const TransportChoice choice =
+      decode_choice(broadcast(leader() ? encode(choose_transport(transport, devices)) : ""));
+  if (!choice.refusal.empty()) throw Error(choice.code, choice.refusal);
+  transport_ = choice.description;
+
+  const bool staged = !choice.nccl && !device.host_memory();
+  if (choice.nccl)
+    fabric_ = make_nccl_fabric(*control_, device);
+  else
+    fabric_ = std::make_unique<GlooFabric>(*control_);
+  const auto join = [&](Axis axis, std::unique_ptr<Communicator>& communicator) {
+    if (grid().size(axis) == 1) return;
+    communicator = fabric_->connect(name_of(axis), grid().group(axis));
+    if (staged) communicator = std::make_unique<StagedCommunicator>(std::move(communicator), device);
   };
-  connect(Axis::tensor, groups_.tensor);
-  connect(Axis::data, groups_.data);
-  connect(Axis::pipeline, groups_.pipeline);
+  join(Axis::tensor, groups_.tensor);
+  join(Axis::data, groups_.data);
+  join(Axis::pipeline, groups_.pipeline);
 }
 
 std::vector<std::string> World::gather(const std::string& mine) {

@@ -8,7 +8,8 @@
 
 #include "base/error.h"
 #include "comm/control_plane.h"
-#include "comm/gloo_communicator.h"
+#include "comm/fabric.h"
+#include "device/device.h"
 #include "parallel/process_groups.h"
 
 namespace hearth {
@@ -18,8 +19,9 @@ struct WorldOptions {
   int64_t data = -1;  // -1: what the other axes leave
   int64_t pipeline = 1;
   double timeout_seconds = 60;
-  std::string build;   // all ranks must run the same program,
-  std::string config;  // with the same configuration
+  double init_timeout_seconds = 300;  // for the ranks to come together
+  std::string build;                  // all ranks must run the same program,
+  std::string config;                 // with the same configuration
   std::function<void(const std::string&)> log;
   std::function<void()> while_waiting = [] {};  // for the other ranks; may throw
 };
@@ -30,16 +32,24 @@ int64_t data_ranks(const WorldOptions& options, int64_t world);
 
 class World {
  public:
-  // Meets the other ranks, if the environment says that there are any (comm/rendezvous.h), and connects the
-  // groups. Throws Error(usage) when the number of ranks is not tensor * data * pipeline.
+  // Meets the other ranks, if the environment says that there are any (comm/rendezvous.h).  Throws
+  // Error(usage) when the number of ranks is not tensor * data * pipeline.
   explicit World(const WorldOptions& options);
+  // Connects the groups, whose tensors are `device`'s, which outlives this.  `transport` is "auto", "nccl" or
+  // "gloo"; the ranks decide together.  Throws Error when the one that is asked for cannot be had.  All ranks
+  // call it.
+  void connect(Device& device, const std::string& transport);
 
+  // The grid is there from the start, the communicators after connect().
   const ProcessGroups& groups() const { return groups_; }
+  const Grid& grid() const { return groups_.grid; }
+  // "nccl 2.28.9"; "gloo, through host memory (ranks 0 and 1 on node1 share GPU 0000:3b:00.0)".
+  const std::string& transport() const { return transport_; }
   int rank() const { return groups_.grid.rank(); }
   int size() const { return groups_.grid.world(); }
   int local_rank() const { return local_rank_; }  // among the ranks of this machine
   bool leader() const { return rank() == 0; }
-  bool alone() const { return groups_.alone(); }
+  bool alone() const { return grid().world() == 1; }
 
   // Rank 0 gets what every rank says, in rank order; the others get nothing.  All ranks call it.
   std::vector<std::string> gather(const std::string& mine);
@@ -55,8 +65,9 @@ class World {
 
  private:
   std::unique_ptr<ControlPlane> control_;
-  std::unique_ptr<GlooFabric> fabric_;
+  std::unique_ptr<Fabric> fabric_;
   ProcessGroups groups_;
+  std::string transport_;
   int local_rank_ = 0;
   int64_t exchanges_ = 0;
 };

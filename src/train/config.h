@@ -52,6 +52,7 @@ struct ParallelConfig {
   int64_t virtual_stages = 1;
   std::string transport = "auto";
   double timeout = 60;
+  double init_timeout = 300;
   int64_t check_every =
       100;  // steps between comparisons of the copies of weights (parallel/replicas.h); 0 = never
 };

@@ -232,6 +232,7 @@ StepRunner::Totals StepRunner::reduce_totals(StopWish wish) {
   groups_.all_reduce(totals_, Reduce::sum);
   Totals host;
   device_.copy_out(&host, totals_);
+  groups_.throw_if_failed();
   return host;
 }
 

@@ -92,7 +92,7 @@ class Trainer {
   void dump_gradients();
   // Of this rank, per step.
   int64_t microbatches() const {
-    return config_.train.batch / (micro_batch_of(config_.train) * world_->groups().data->size());
+    return config_.train.batch / (micro_batch_of(config_.train) * world_->grid().size(Axis::data));
   }
   bool due(int64_t every) const { return every > 0 && (state_.step % every == 0 || at_end()); }
   bool at_end() const { return state_.step >= config_.train.steps; }
@@ -102,9 +102,9 @@ class Trainer {
   const std::string config_toml_, resume_command_;
   const Clock::time_point started_ = Clock::now();
 
+  std::unique_ptr<Device> device_;  // outlives the communicators
   std::unique_ptr<World> world_;
   std::optional<Corpus> corpus_;
-  std::unique_ptr<Device> device_;
   std::optional<CheckpointReader> source_;
   bool continues_ = false;  // the source is this run directory's own newest checkpoint
   Log log_;
@@ -134,6 +134,7 @@ void Trainer::meet() {
   options.data = config_.parallel.data;
   options.pipeline = config_.parallel.pipeline;
   options.timeout_seconds = config_.parallel.timeout;
+  options.init_timeout_seconds = config_.parallel.init_timeout;
   options.build = hearth_version;
   options.config = sha256_hex(config_toml_);
   options.log = [this](const std::string& line) { log_.line(line); };
@@ -143,7 +144,7 @@ void Trainer::meet() {
   };
   world_ = std::make_unique<World>(options);
   if (!world_->leader()) log_.silence();
-  settle_micro_batch(config_.train, world_->groups().data->size());
+  settle_micro_batch(config_.train, world_->grid().size(Axis::data));
 }
 
 void Trainer::open_data() {
@@ -165,6 +166,7 @@ void Trainer::open_device() {
     fail_usage("train.precision = \"", name_of(config_.train.precision), "\" on device ", device_->kind(),
                ": ", *why);
   require_supported(*device_, config_.model, config_.parallel.tensor);
+  world_->connect(*device_, config_.parallel.transport);
 }
 
 // Rank 0 looks; the others open what it found.
@@ -253,12 +255,13 @@ ExitCode Trainer::run_in_world() {
   if (world_->leader()) RunDirectory::check_writable(config_.run.dir);
   find_start();
 
-  const MemoryPlan memory = StepRunner::plan(config_, world_->groups().grid);
-  require_memory(config_, world_->groups().grid, *device_);
+  const MemoryPlan memory = StepRunner::plan(config_, world_->grid());
+  require_memory(config_, world_->grid(), *device_);
   log_.line(text("hearth: training in ", config_.run.dir));
   for (const std::string& line :
-       start_report(config_, world_->groups().grid, *corpus_, *device_, memory, start_sentence()))
+       start_report(config_, world_->grid(), *corpus_, *device_, memory, start_sentence()))
     log_.line(line);
+  if (!world_->alone()) log_.line("transport  " + world_->transport());
 
   open_run();
   build();

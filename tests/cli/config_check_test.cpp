@@ -80,7 +80,11 @@ TEST(ConfigCheck, LayoutsThatTheModelAllows) {
   refused({"--parallel.sequence=true"}, {"parallel.sequence = true", "parallel.tensor = 1", "2 or more"});
   refused({"--parallel.tensor=4", "--parallel.sequence=true", "--model.context=30"},
           {"model.context = 30", "4 tensor-parallel ranks", "30 = 4 x 7 + 2", "28 and 32"});
-  refused({"--parallel.transport=nccl"}, {"nccl", "not built yet"});
+  accepted({"--parallel.transport=nccl", "--device.kind=cuda"});
+  accepted({"--parallel.transport=nccl"});
+  for (const char* kind : {"cpu", "reference"})
+    refused({"--parallel.transport=nccl", std::string("--device.kind=") + kind},
+            {"parallel.transport = \"nccl\"", text("device.kind = \"", kind, "\""), "gloo"});
 }
 
 TEST(ConfigCheck, PrecisionFitsTheDevice) {

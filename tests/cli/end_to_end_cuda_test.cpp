@@ -1,7 +1,7 @@
 // The CUDA backend without a GPU: the executable whose kernels run on the emulator trains like the CPU.
 #include <gtest/gtest.h>
 
-#include "support/train_run.h"
+#include "support/launch_run.h"
 
 namespace hearth {
 namespace {
@@ -109,6 +109,97 @@ TEST(Cuda, GeneratesLikeTheCpu) {
     return o.output;
   };
   EXPECT_EQ(text(emulated_binary(), "cuda"), text(testing::hearth_binary(), "cpu"));
+}
+
+// ---- several ranks, over both transports
+
+Words ranks_on_gpus(int ranks, int gpus, const fs::path& run, const Words& more) {
+  Words words{"env", "HEARTH_EMULATED_GPUS=" + std::to_string(gpus), emulated_binary()};
+  if (ranks > 1) words.insert(words.end(), {"launch", "-n", std::to_string(ranks)});
+  words.insert(words.end(),
+               {"train", "configs/tiny.toml", "--run.dir=" + run.string(), "--device.kind=cuda",
+                "--eval.every=0", "--sample.every=0", "--train.steps=3", "--model.layers=2",
+                "--model.context=32", "--train.batch=4", "--model.dropout=0.1", "--parallel.timeout=20"});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Outcome run_on_gpus(int ranks, int gpus, const fs::path& run, const Words& more) {
+  return run_program(ranks_on_gpus(ranks, gpus, run, more));
+}
+
+// bf16 rounds partial sums over a split model; a split batch changes the order of fp32 sums only.
+TEST(CudaRanks, TrainLikeOneOverNcclAndThroughHostMemory) {
+  struct Layout {
+    int ranks;
+    double tolerance;
+    Words options;
+  };
+  const Layout layouts[] = {
+      {2, 1e-5, {"--parallel.data=2"}},
+      {2, 1e-3, {"--parallel.tensor=2"}},
+      {2, 1e-5, {"--parallel.pipeline=2", "--train.micro_batch=2"}},
+      {4, 1e-3, {"--parallel.tensor=2", "--parallel.zero=1"}},
+  };
+  TempDir dir;
+  ASSERT_EQ(run_on_gpus(1, 1, dir / "one", {}).code, 0);
+  const auto one = metrics(dir / "one", "step");
+  ASSERT_EQ(one.size(), 3u);
+  int number = 0;
+  for (const Layout& layout : layouts)
+    for (const bool nccl : {false, true}) {
+      const fs::path run = dir / std::to_string(number++);
+      // Where every rank has a GPU of its own, auto takes NCCL.
+      const Outcome outcome = run_on_gpus(layout.ranks, nccl ? layout.ranks : 1, run, layout.options);
+      ASSERT_EQ(outcome.code, 0) << outcome.output;
+      EXPECT_NE(outcome.output.find(nccl ? "transport  nccl 2.28.9"
+                                         : "transport  gloo, through host memory (ranks 0"),
+                std::string::npos)
+          << outcome.output;
+      const auto steps = metrics(run, "step");
+      ASSERT_EQ(steps.size(), 3u);
+      for (size_t i = 0; i < steps.size(); ++i)
+        for (const char* number_of : {"loss", "grad_norm"}) {
+          const double want = one[i].at(number_of);
+          EXPECT_NEAR(steps[i].at(number_of).get<double>(), want, layout.tolerance * want)
+              << layout.options[0] << (nccl ? " nccl " : " staged ") << number_of << " of step " << i + 1;
+        }
+    }
+}
+
+TEST(CudaRanks, WhatNcclCannotDoIsSaidInOneSentence) {
+  TempDir dir;
+  const Words nccl = {"--parallel.transport=nccl"};
+  const Outcome shared = run_on_gpus(2, 1, dir / "run", nccl);
+  EXPECT_EQ(shared.code, 2) << shared.output;
+  EXPECT_NE(shared.output.find("ranks 0 and 1 on "), std::string::npos) << shared.output;
+  EXPECT_NE(shared.output.find("share GPU 0000:01:00.0"), std::string::npos) << shared.output;
+
+  for (const auto& [library, words] :
+       {std::pair{"absent", "cannot be opened"}, std::pair{"21705", "is NCCL 2.17.5"}}) {
+    Words command = ranks_on_gpus(2, 2, dir / "run", nccl);
+    command.insert(command.begin() + 1, std::string("HEARTH_EMULATED_NCCL=") + library);
+    const Outcome missing = run_program(command);
+    EXPECT_EQ(missing.code, 72) << missing.output;
+    EXPECT_NE(missing.output.find(words), std::string::npos) << missing.output;
+    EXPECT_NE(missing.output.find("parallel.transport = \"gloo\""), std::string::npos) << missing.output;
+  }
+  EXPECT_FALSE(fs::exists(dir / "run"));
+}
+
+// A rank that dies between steps ends the other, whose host waits for its GPU.
+TEST(CudaRanks, OneThatDiesEndsTheOtherOverNccl) {
+  TempDir dir;
+  testing::Process run(ranks_on_gpus(2, 2, dir / "run", {"--train.steps=1000", "--log.every=1"}));
+  ASSERT_TRUE(run.wait_for("step 2/")) << run.output();
+  const auto launcher = testing::ranks_of(run.pid());
+  ASSERT_EQ(launcher.size(), 2u);
+  ::kill(launcher.at(1), SIGKILL);
+  const Outcome outcome = run.finish(15);
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the first to fail
+  EXPECT_NE(outcome.output.find(" died: its connection closed"), std::string::npos) << "it hangs\n"
+                                                                                    << outcome.output;
+  EXPECT_NE(outcome.output.find("[rank 0 ("), std::string::npos) << outcome.output;
 }
 
 TEST(Cuda, WhatCannotBeIsSaidInOneSentence) {

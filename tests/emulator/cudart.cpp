@@ -11,8 +11,10 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "cuda_runtime_api.h"
 #include "emulator/device_memory.h"
@@ -23,8 +25,10 @@
 
 using namespace hearth::emulator;
 
+// Operations are asked again until they say that they are done: some wait for another stream or another
+// process.
 struct CUstream_st {
-  std::deque<std::function<void()>> queue;
+  std::deque<std::function<bool()>> queue;
   uint64_t enqueued = 0;
   uint64_t completed = 0;
 };
@@ -50,6 +54,8 @@ Runtime& runtime() {
   return instance;
 }
 
+thread_local int current_device = 0;
+
 cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess) runtime().last_error = error;
   return error;
@@ -64,11 +70,18 @@ CUstream_st& resolve(cudaStream_t stream) {
   return stream ? *stream : runtime().default_stream;
 }
 
-void enqueue_operation(cudaStream_t stream, std::function<void()> operation) {
+void enqueue_polled_operation(cudaStream_t stream, std::function<bool()> operation) {
   const std::lock_guard lock(runtime().mutex);
   CUstream_st& s = resolve(stream);
   s.queue.push_back(std::move(operation));
   ++s.enqueued;
+}
+
+void enqueue_operation(cudaStream_t stream, std::function<void()> operation) {
+  enqueue_polled_operation(stream, [operation = std::move(operation)] {
+    operation();
+    return true;
+  });
 }
 
 // A failed kernel poisons a real context.  Here everything queued is dropped and the next test can go on.
@@ -83,33 +96,51 @@ void drop_all_work() {
     drop(*stream);
 }
 
-// Runs the stream's operations until `position` of them are complete.
-void run_until(CUstream_st& stream, uint64_t position) {
+// Runs what can run of the stream's first `position` operations; true when they are complete.
+bool advance(CUstream_st& stream, uint64_t position) {
+  while (stream.completed < position) {
+    if (!stream.queue.front()()) return false;
+    stream.queue.pop_front();
+    ++stream.completed;
+  }
+  return true;
+}
+
+bool try_to_run(CUstream_st& stream, uint64_t position) {
   const std::lock_guard lock(runtime().mutex);
-  if (stream.completed >= position) return;
+  if (stream.completed >= position) return true;
   DeviceMemory& memory = device_memory();
   memory.open();
   try {
-    while (stream.completed < position) {
-      auto operation = std::move(stream.queue.front());
-      stream.queue.pop_front();
-      operation();
-      ++stream.completed;
-    }
+    const bool complete = advance(stream, position);
+    memory.close();
+    return complete;
   } catch (...) {
     memory.close();
     drop_all_work();
     throw;
   }
-  memory.close();
+}
+
+// Waits until `position` of the stream's operations are complete.  Other threads may use the runtime
+// meanwhile.
+void run_until(CUstream_st& stream, uint64_t position) {
+  for (std::chrono::microseconds pause(50); !try_to_run(stream, position);
+       pause = std::min(pause * 2, std::chrono::microseconds(1000)))
+    std::this_thread::sleep_for(pause);
 }
 
 void run_everything() {
-  const std::lock_guard lock(runtime().mutex);
   Runtime& r = runtime();
   // The youngest stream first: work that should have waited for an older one shows.
-  for (auto stream = r.streams.rbegin(); stream != r.streams.rend(); ++stream)
-    run_until(**stream, (*stream)->enqueued);
+  std::vector<CUstream_st*> streams;
+  {
+    const std::lock_guard lock(r.mutex);
+    for (auto stream = r.streams.rbegin(); stream != r.streams.rend(); ++stream)
+      streams.push_back(stream->get());
+  }
+  for (CUstream_st* stream : streams)
+    run_until(*stream, stream->enqueued);
   run_until(r.default_stream, r.default_stream.enqueued);
 }
 
@@ -159,26 +190,33 @@ void enqueue_work(cudaStream_t stream, std::function<void()> work) {
   enqueue_operation(stream, std::move(work));
 }
 
+void enqueue_polled(cudaStream_t stream, std::function<bool()> operation) {
+  enqueue_polled_operation(stream, std::move(operation));
+}
+
 }  // namespace hearth::emulator
 
 // ---- device
 
 cudaError_t cudaGetDeviceCount(int* count) {
   if (!options().present) return remember(cudaErrorNoDevice);  // leaves *count alone, as CUDA does
-  *count = 1;
+  *count = options().devices;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
   if (cudaError_t error = no_device()) return error;
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
   if (cudaError_t error = no_device()) return error;
-  return device == 0 ? cudaSuccess : remember(cudaErrorInvalidDevice);
+  if (device < 0 || device >= options().devices) return remember(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
-  if (cudaError_t error = cudaSetDevice(device)) return error;
+  if (cudaError_t error = no_device()) return error;
+  if (device < 0 || device >= options().devices) return remember(cudaErrorInvalidDevice);
   *p = {};
   std::snprintf(p->name, sizeof p->name, "emulated GPU");
   p->totalGlobalMem = options().memory_bytes;
@@ -195,6 +233,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->multiProcessorCount = options().multiprocessors;
   p->memoryBusWidth = 64;
   p->l2CacheSize = 1 << 20;
+  p->pciBusID = 1 + device;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
@@ -393,15 +432,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 // A loop of queries makes progress, one operation a query.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   CUstream_st& s = resolve(stream);
+  const std::lock_guard lock(runtime().mutex);
   if (s.completed == s.enqueued) return cudaSuccess;
-  run_until(s, s.completed + 1);
+  try_to_run(s, s.completed + 1);
   return cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (!event) return remember(cudaErrorInvalidResourceHandle);
   if (event->stream)
-    enqueue_operation(stream,
-                      [from = event->stream, position = event->position] { run_until(*from, position); });
+    enqueue_polled_operation(
+        stream, [from = event->stream, position = event->position] { return advance(*from, position); });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -434,8 +474,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!event) return remember(cudaErrorInvalidResourceHandle);
+  const std::lock_guard lock(runtime().mutex);
   if (!event->stream || event->stream->completed >= event->position) return cudaSuccess;
-  run_until(*event->stream, event->stream->completed + 1);
+  try_to_run(*event->stream, event->stream->completed + 1);
   return cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {

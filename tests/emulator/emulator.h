@@ -36,6 +36,7 @@ struct Options {
   int multiprocessors = 4;
   size_t memory_bytes = size_t{4} << 30;
   bool present = true;  // false: every runtime call answers cudaErrorNoDevice
+  int devices = 1;      // that this process sees; HEARTH_EMULATED_GPUS in the environment sets it
 };
 
 // The options of this process.  Changing them while work is queued changes how that work runs.

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -119,7 +120,12 @@ class Helper {
 }  // namespace
 
 Options& options() {
-  static Options instance;
+  static Options instance = [] {
+    Options o;
+    if (const char* devices = std::getenv("HEARTH_EMULATED_GPUS"))
+      o.devices = std::max(1, std::atoi(devices));
+    return o;
+  }();
   return instance;
 }
 

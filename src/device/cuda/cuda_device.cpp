@@ -1,6 +1,7 @@
 #include "device/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "base/text.h"
@@ -68,25 +69,54 @@ const Peak* find_peak(const std::string& name) {
   return nullptr;
 }
 
-constexpr size_t event_count = 256;
+// What NCCL compares, too, when it looks for ranks on the same GPU.
+std::string pci_address(const cudaDeviceProp& p) {
+  char address[32];
+  std::snprintf(address, sizeof address, "%04x:%02x:%02x.0", static_cast<unsigned>(p.pciDomainID),
+                static_cast<unsigned>(p.pciBusID), static_cast<unsigned>(p.pciDeviceID));
+  return address;
+}
 
 }  // namespace
 
-CudaDevice::CudaDevice(int index, const std::string& gemm) {
+EventPool::~EventPool() {
+  for (cudaEvent_t event : free_)
+    cudaEventDestroy(event);
+}
+
+cudaEvent_t EventPool::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      const cudaEvent_t event = free_.back();
+      free_.pop_back();
+      return event;
+    }
+  }
+  cudaEvent_t event = nullptr;
+  require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+  return event;
+}
+
+void EventPool::give_back(cudaEvent_t event) noexcept {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(event);
+}
+
+CudaDevice::CudaDevice(int index, const std::string& gemm)
+    : index_(index), events_(std::make_shared<EventPool>()) {
   require(cudaSetDevice(index), "choosing the GPU");
   cudaDeviceProp properties;
   require(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
   cache_bytes_ = static_cast<uint64_t>(properties.l2CacheSize);
   name_ = properties.name;
+  identity_ = pci_address(properties);
   description_ = text("cuda, ", name_, ", sm_", properties.major, properties.minor, ", ",
                       human_bytes(properties.totalGlobalMem));
   std::unique_ptr<GemmEngine> engine = make_gemm_engine(gemm);
   if (gemm != "native") description_ += ", " + engine->description();
   for (cudaStream_t& stream : streams_)
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
-  events_.resize(event_count);
-  for (cudaEvent_t& event : events_)
-    require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
   staging_ = std::make_unique<StagingRing>();
   ops_ = std::make_unique<CudaOps>(stream(Stream::compute), std::move(engine));
 }
@@ -96,8 +126,6 @@ CudaDevice::~CudaDevice() {
     if (stream) cudaStreamSynchronize(stream);
   ops_.reset();
   staging_.reset();
-  for (cudaEvent_t event : events_)
-    if (event) cudaEventDestroy(event);
   for (cudaStream_t stream : streams_)
     if (stream) cudaStreamDestroy(stream);
 }
@@ -169,15 +197,48 @@ void CudaDevice::synchronize() {
 }
 
 Event CudaDevice::record(Stream which) {
-  const size_t index = next_event_;
-  next_event_ = (next_event_ + 1) % events_.size();
-  require(cudaEventRecord(events_[index], stream(which)), "recording an event");
-  return {index + 1};
+  const cudaEvent_t event = events_->take();
+  Event point{std::shared_ptr<void>(
+      event, [pool = events_](void* used) { pool->give_back(static_cast<cudaEvent_t>(used)); })};
+  require(cudaEventRecord(event, stream(which)), "recording an event");
+  return point;
 }
 
-void CudaDevice::wait(Stream which, Event event) {
-  if (event.id == 0) return;
-  require(cudaStreamWaitEvent(stream(which), events_[event.id - 1], 0), "waiting for an event");
+void CudaDevice::wait(Stream which, const Event& event) {
+  if (!event.point) return;
+  require(cudaStreamWaitEvent(stream(which), static_cast<cudaEvent_t>(event.point.get()), 0),
+          "waiting for an event");
+}
+
+bool CudaDevice::reached(const Event& event) {
+  if (!event.point) return true;
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event.point.get()));
+  if (status == cudaErrorNotReady) return false;
+  require(status, "looking at an event");
+  return true;
+}
+
+void CudaDevice::synchronize(const Event& event) {
+  if (event.point)
+    require(cudaEventSynchronize(static_cast<cudaEvent_t>(event.point.get())), "waiting for an event");
+}
+
+void CudaDevice::enter_thread() {
+  require(cudaSetDevice(index_), "choosing the GPU");
+}
+
+void* CudaDevice::allocate_host(size_t bytes) {
+  void* address = nullptr;
+  require(cudaMallocHost(&address, bytes), "allocating pinned host memory");
+  return address;
+}
+
+void CudaDevice::release_host(void* address) noexcept {
+  cudaFreeHost(address);
+}
+
+void CudaDevice::copy(Stream which, void* to, const void* from, size_t bytes) {
+  if (bytes) require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream(which)), "copying");
 }
 
 void CudaDevice::begin_range(const char* name) {

@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,22 @@ class StagingRing {
   int next_ = 0;
 };
 
+// The runtime's events, each again when no Event names it any more.  Safe from any thread.
+class EventPool {
+ public:
+  EventPool() = default;
+  ~EventPool();
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  cudaEvent_t take();
+  void give_back(cudaEvent_t event) noexcept;
+
+ private:
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
+};
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(int index, const std::string& gemm);
@@ -58,7 +76,16 @@ class CudaDevice final : public Device {
   void copy_out(void* host, const Tensor& from) override;
   void synchronize() override;
   Event record(Stream stream) override;
-  void wait(Stream stream, Event event) override;
+  void wait(Stream stream, const Event& event) override;
+  bool reached(const Event& event) override;
+  void synchronize(const Event& event) override;
+  void enter_thread() override;
+  void* allocate_host(size_t bytes) override;
+  void release_host(void* address) noexcept override;
+  void copy(Stream stream, void* to, const void* from, size_t bytes) override;
+  std::string identity() const override { return identity_; }
+
+  cudaStream_t stream(Stream which) const { return streams_[static_cast<size_t>(which)]; }
 
   void begin_range(const char* name) override;
   void end_range() override;
@@ -70,13 +97,11 @@ class CudaDevice final : public Device {
   uint64_t cache_bytes() const override { return cache_bytes_; }
 
  private:
-  cudaStream_t stream(Stream which) const { return streams_[static_cast<size_t>(which)]; }
-
-  std::string name_, description_;
+  const int index_;
+  std::string name_, description_, identity_;
   uint64_t cache_bytes_ = 0;
   std::array<cudaStream_t, 3> streams_{};
-  std::vector<cudaEvent_t> events_;  // Event::id is an index + 1; used in turn
-  size_t next_event_ = 0;
+  std::shared_ptr<EventPool> events_;
   std::unique_ptr<StagingRing> staging_;
   std::unique_ptr<CudaOps> ops_;
 };

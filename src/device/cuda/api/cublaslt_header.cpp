@@ -1,5 +1,8 @@
-// Compares cublaslt.h with NVIDIA's header, where that is installed.  Nothing here runs.
-#if __has_include(<cublasLt.h>) && __has_include(<cuda_runtime_api.h>)
+// Compares cublaslt.h with NVIDIA's header, where that and the headers of a real CUDA are installed.  Nothing
+// here runs.
+#include <cuda_runtime_api.h>
+
+#if defined(CUDART_VERSION) && __has_include(<cublasLt.h>)
 
 #include <cublasLt.h>
 
