@@ -190,8 +190,9 @@ TEST(GemmSm90Rounding, SameBitsWithAnyNumberOfBlocks) {
     const WithMultiprocessors with(blocks);
     emulator::reset_statistics();
     EXPECT_EQ(weight_gradient(engine, x), first) << blocks << " blocks";
-    if (emulator::plays_the_gpu)
+    if (emulator::plays_the_gpu) {
       EXPECT_EQ(emulator::statistics().wgmma, 9u * 3 * 8 * 4);  // tiles, steps, warps, parts of a step
+    }
   }
 }
 

@@ -223,7 +223,7 @@ TEST(Plan, AStepIsNamedForProfilers) {
     CountingDevice device;
     StepRunner runner(config, device, groups);
     runner.initialize();
-    runner.run({}, {zeros(config.model)});
+    runner.run({}, {zeros(config.model, 1)});
     EXPECT_EQ(device.ranges, "step(forward(head())backward()optimizer())");
   });
 }
