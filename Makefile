@@ -55,8 +55,7 @@ EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard t
 CONFORMANCE := tests/kernels/conformance/conformance.cu
 OP_TESTS := $(sort $(wildcard tests/device/ops_*_test.cpp)) tests/support/op_bench.cpp
 KERNEL_TESTS := $(CONFORMANCE) $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp)) $(OP_TESTS)
-EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern \
-  -DHEARTH_CUDA_TARGETS='"the SIMT emulator"'
+EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
 # Several ranks on emulated GPUs; they run no kernels.
@@ -190,6 +189,8 @@ $(BUILD)/libhearth.a: $(LIB_OBJ)
 $(BUILD)/obj/%.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) -c $< -o $@
+
+$(BUILD)/obj/emulated/src/device/cuda/%.o: EMULATED_FLAGS += -DHEARTH_CUDA_TARGETS='"the SIMT emulator"'
 
 $(BUILD)/obj/emulated/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)

@@ -85,6 +85,7 @@ Settings unusual_settings() {
                                             "--parallel.virtual=2",
                                             "--parallel.transport=gloo",
                                             "--parallel.timeout=1",
+                                            "--parallel.init_timeout=9",
                                             "--parallel.check_every=7",
                                             "--device.kind=reference",
                                             "--device.gemm=cublaslt",
