@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tensor/tensor.h"
 
@@ -26,6 +27,16 @@ struct ModelWidths {
   int64_t head_size = 0;
   int64_t ffn = 0;    // hidden width of the MLP
   int64_t vocab = 0;  // columns of the logits, padding included
+};
+
+// What decides how much memory the operations of a training step need besides their operands, on one rank.
+struct OpSizes {
+  struct Linear {
+    int64_t outputs, inputs, rows;
+  };
+  std::vector<Linear> linears;
+  int64_t norm_rows = 0, channels = 0;
+  int64_t summed = 0;  // elements of the largest tensor that is summed
 };
 
 // A point in a stream.  Copies name the same point; it is kept as long as one of them lives.
@@ -57,7 +68,13 @@ class Device {
   // do.
   virtual std::optional<std::string> unsupported_widths(const ModelWidths&) const { return std::nullopt; }
 
-  // Uninitialised memory, 2 MiB aligned.  Throws Error(device) saying how much was asked for and is free.
+  // The memory that a step's operations will need besides their operands, and taking it: without that they
+  // take it when they first need it.  A host device's operations use the heap.
+  virtual uint64_t workspace_bytes(const OpSizes&) const { return 0; }
+  virtual void reserve_workspace(const OpSizes&) {}
+
+  // Uninitialised memory at a multiple of 256 bytes.  Throws Error(device) saying how much was asked for and
+  // is free.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* address, size_t bytes) noexcept = 0;
 
@@ -158,8 +175,8 @@ std::unique_ptr<Device> make_cpu_device(int threads);
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config);
 // "CUDA 13.0 for sm_80 sm_90a", or "no CUDA".
 std::string cuda_build();
-// Why no GPU can be used, or nothing when one can.
-std::optional<std::string> cuda_unavailable();
+// Why the process with this local_rank can use no GPU, or nothing when it can.
+std::optional<std::string> cuda_unavailable(int local_rank = 0);
 // Whether make_device would take a GPU.
 bool runs_on_gpu(const DeviceConfig& config);
 // The device that `config` names.  auto takes a usable GPU, else the CPU.  Throws Error(usage) for an unknown

@@ -8,13 +8,13 @@ std::string cuda_build() {
   return "no CUDA";
 }
 
-std::optional<std::string> cuda_unavailable() {
+std::optional<std::string> cuda_unavailable(int) {
   return "this build has no CUDA";
 }
 
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig&) {
   fail_device(
-      "device.kind = \"cuda\": ", *cuda_unavailable(),
+      "device.kind = \"cuda\": ", *cuda_unavailable(0),
       " (build with `make ARCHS=\"80 90a\"` where nvcc is installed); use device.kind = \"cpu\" or \"auto\"");
 }
 

@@ -143,4 +143,18 @@ void plan_stage(const ModelConfig& model, const StageOptions& options, MemoryPla
   plan.scratch += scratch.used();
 }
 
+void add_op_sizes(const ModelConfig& model, const StageOptions& options, OpSizes& sizes) {
+  const LocalShape local = local_shape(model, options.shard);
+  const int64_t n = options.tokens(), c = model.channels;
+  sizes.linears.insert(
+      sizes.linears.end(),
+      {{local.qkv_width(), c, n}, {c, local.attention_width(), n}, {local.ffn, c, n}, {c, local.ffn, n}});
+  const int64_t chunk = loss_chunk(model, options);
+  const bool last = options.first_layer + options.layers == model.layers;
+  if (last) sizes.linears.push_back({local.vocab, c, chunk});
+  if (last && n % chunk != 0) sizes.linears.push_back({local.vocab, c, n % chunk});
+  sizes.norm_rows = std::max(sizes.norm_rows, options.stream_rows());
+  sizes.channels = c;
+}
+
 }  // namespace hearth

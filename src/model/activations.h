@@ -97,5 +97,7 @@ StageMemory carve_stage(const ModelConfig& model, const StageOptions& options, C
 
 // Adds the activations and scratch of a stage to a plan.
 void plan_stage(const ModelConfig& model, const StageOptions& options, MemoryPlan& plan);
+// Adds what the operations of a stage work on, but for sums.
+void add_op_sizes(const ModelConfig& model, const StageOptions& options, OpSizes& sizes);
 
 }  // namespace hearth

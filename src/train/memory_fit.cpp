@@ -28,14 +28,14 @@ std::vector<int64_t> microbatches_from(int64_t largest, int64_t share) {
 
 }  // namespace
 
-std::string smaller_run(const RunConfig& config, const Grid& grid, uint64_t free) {
+std::string smaller_run(const RunConfig& config, const Grid& grid, uint64_t free, const Device* device) {
   const int64_t share = config.train.batch / grid.size(Axis::data);
   for (const int64_t rows : microbatches_from(micro_batch_of(config.train), share)) {
     for (const Recompute policy : policies_from(config.train.recompute)) {
       RunConfig smaller = config;
       smaller.train.micro_batch = rows;
       smaller.train.recompute = policy;
-      const uint64_t bytes = StepRunner::plan(smaller, grid).total();
+      const uint64_t bytes = StepRunner::plan(smaller, grid, device).total();
       if (bytes > free) continue;
       const bool same_rows = rows == micro_batch_of(config.train);
       const bool same_policy = policy == config.train.recompute;
@@ -51,10 +51,10 @@ std::string smaller_run(const RunConfig& config, const Grid& grid, uint64_t free
 
 void require_memory(const RunConfig& config, const Grid& grid, const Device& device) {
   const auto free = device.free_bytes();
-  const MemoryPlan plan = StepRunner::plan(config, grid);
+  const MemoryPlan plan = StepRunner::plan(config, grid, &device);
   if (!free || plan.total() <= *free) return;
   fail_device("the run needs ", memory_line(plan), ", and ", human_bytes(*free), " are free on ",
-              device.description(), "; ", smaller_run(config, grid, *free));
+              device.description(), "; ", smaller_run(config, grid, *free, &device));
 }
 
 }  // namespace hearth

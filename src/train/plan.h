@@ -1,6 +1,7 @@
 // `hearth plan`: what a run will need and how long it may take, in any layout, without any device.
 //
-// Memory is not estimated: StepRunner::plan runs the functions that lay the memory out.  Traffic is counted
+// Memory is not estimated: StepRunner::plan runs the functions that lay the memory out; only what a GPU's
+// operations need besides their operands, some tens of MiB, is left to the run's start.  Traffic is counted
 // from the same tables and schedules that the run uses.  Only the time is a model, written down at StepTime.
 #pragma once
 

@@ -80,13 +80,25 @@ std::string slots_of(const StagePlan& stage) {
   return out;
 }
 
+// A GPU takes the loss in larger chunks than a CPU, so the plan of `auto` depends on where it is made.
+std::string device_text(const DeviceConfig& device) {
+  const bool gpu = runs_on_gpu(device);
+  const std::string room =
+      gpu ? "; its kernels take some tens of MiB more, which the run's start counts" : "";
+  if (device.kind != "auto") return text("device     ", device.kind, room, "\n");
+  return text("device     ", gpu ? "cuda" : "cpu", ", because device.kind = \"auto\" finds ",
+              gpu ? "a" : "no", " GPU here; --device.kind=", gpu ? "cpu" : "cuda", " plans for ",
+              gpu ? "a CPU" : "GPUs", room, "\n");
+}
+
 std::string head_text(const RunPlan& p) {
   const ModelConfig& m = p.config.model;
   const double flops = flops_per_token(m);
   return text("model      ", model_line(m), "\n", "parameters ", with_commas(parameter_count(m)), ", ",
               with_commas(matmul_parameters(m)), " of them in matrix products\n", "batch      ",
               batch_line(p.config, p.grid), "\n", "precision  ", precision_line(p.config.train), "\n",
-              "layout     ", layout_line(p.config, p.grid), "\n", "flops      ", with_prefix(flops),
+              device_text(p.config.device), "layout     ", layout_line(p.config, p.grid), "\n", "flops      ",
+              with_prefix(flops),
               "FLOP a token = 6 x matrix parameters + 6 x layers x channels x context (causal); ",
               with_prefix(flops * p.tokens_per_step()), "FLOP a step\n");
 }

@@ -53,7 +53,7 @@ std::string optimizer_line(const OptimizerConfig& o) {
 }
 
 std::string device_line(const DeviceConfig& wanted, const Device& device) {
-  const auto why_no_gpu = wanted.kind == "auto" ? cuda_unavailable() : std::nullopt;
+  const auto why_no_gpu = wanted.kind == "auto" ? cuda_unavailable(wanted.local_rank) : std::nullopt;
   return device.description() + (why_no_gpu ? "; not a GPU: " + *why_no_gpu : "");
 }
 
@@ -67,8 +67,7 @@ std::string memory_line(const MemoryPlan& m) {
 }
 
 std::string precision_line(const TrainConfig& t) {
-  return text(name_of(t.precision), ", recompute ", name_of(t.recompute), ", seed ",
-              t.seed);
+  return text(name_of(t.precision), ", recompute ", name_of(t.recompute), ", seed ", t.seed);
 }
 
 std::vector<std::string> start_report(const RunConfig& config, const Grid& grid, const Corpus& corpus,

@@ -67,6 +67,16 @@ size_t tied_bytes(const std::vector<Parameter>& parameters) {
   return 0;
 }
 
+OpSizes op_sizes(const RunConfig& config, const Grid& grid, const std::vector<Parameter>& parameters) {
+  OpSizes sizes;
+  const PipelineOptions options = pipeline_options(config, grid);
+  for (int chunk = 0; chunk < options.chunks; ++chunk)
+    add_op_sizes(config.model, chunk_options(config.model, options, grid, chunk), sizes);
+  for (const Parameter& p : parameters)
+    sizes.summed = std::max(sizes.summed, p.local.shape.elements());
+  return sizes;
+}
+
 }  // namespace
 
 StepTables step_tables(const RunConfig& config, const Grid& grid) {
@@ -75,7 +85,7 @@ StepTables step_tables(const RunConfig& config, const Grid& grid) {
           make_schedule(options.schedule, grid.size(Axis::pipeline), options.chunks, options.microbatches)};
 }
 
-MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
+MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid, const Device* device) {
   MemoryPlan plan;
   const PipelineOptions options = pipeline_options(config, grid);
   const TensorShard shard{grid.at(Axis::tensor), grid.size(Axis::tensor)};
@@ -89,6 +99,7 @@ MemoryPlan StepRunner::plan(const RunConfig& config, const Grid& grid) {
   if (options.stage.sequence)
     plan.communication +=
         static_cast<uint64_t>(PartialSums::bytes(parameters, config.train.precision, parts_of(config, grid)));
+  if (device) plan.scratch += device->workspace_bytes(op_sizes(config, grid, parameters));
   return plan;
 }
 
@@ -102,6 +113,7 @@ StepRunner::StepRunner(const RunConfig& config, Device& device, const ProcessGro
       optimizer_(device, parameters_, static_cast<int>(config.parallel.zero), *groups.data),
       pipeline_(config.model, pipeline_options(config, groups.grid), tables.schedule, device, parameters_,
                 groups) {
+  device.reserve_workspace(op_sizes(config, groups.grid, parameters_.all()));
   if (config.parallel.sequence && groups.tensor->size() > 1)
     partial_sums_ = PartialSums(device, parameters_, optimizer_, parts_of(config, groups.grid));
   Carver measure;

@@ -62,8 +62,9 @@ class StepRunner {
   // With other tables than step_tables() gives: for tests of what they decide.
   StepRunner(const RunConfig& config, Device& device, const ProcessGroups& groups, const StepTables& tables);
 
-  // The memory that the constructor would allocate on the rank at this place of the grid.
-  static MemoryPlan plan(const RunConfig& config, const Grid& grid);
+  // The memory that the constructor would allocate on the rank at this place of the grid.  What a GPU's
+  // operations need besides is known only with the device.
+  static MemoryPlan plan(const RunConfig& config, const Grid& grid, const Device* device = nullptr);
 
   const ParameterSet& parameters() const { return parameters_; }
   const Optimizer& optimizer() const { return optimizer_; }

@@ -255,7 +255,7 @@ ExitCode Trainer::run_in_world() {
   if (world_->leader()) RunDirectory::check_writable(config_.run.dir);
   find_start();
 
-  const MemoryPlan memory = StepRunner::plan(config_, world_->grid());
+  const MemoryPlan memory = StepRunner::plan(config_, world_->grid(), device_.get());
   require_memory(config_, world_->grid(), *device_);
   log_.line(text("hearth: training in ", config_.run.dir));
   for (const std::string& line :

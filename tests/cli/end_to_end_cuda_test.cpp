@@ -1,6 +1,8 @@
 // The CUDA backend without a GPU: the executable whose kernels run on the emulator trains like the CPU.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "support/launch_run.h"
 
 namespace hearth {
@@ -109,6 +111,47 @@ TEST(Cuda, GeneratesLikeTheCpu) {
     return o.output;
   };
   EXPECT_EQ(text(emulated_binary(), "cuda"), text(testing::hearth_binary(), "cpu"));
+}
+
+// The number behind a word of a line for people.
+double number_after(const std::string& output, const std::string& word) {
+  const size_t at = output.find(word);
+  EXPECT_NE(at, std::string::npos) << output;
+  return at == std::string::npos ? NAN : std::strtod(output.c_str() + at + word.size(), nullptr);
+}
+
+// Forwards alone, between steps and as a command: the loss of the CPU on the same weights, and training goes
+// on as without it.
+TEST(Cuda, EvaluatesLikeTheCpu) {
+  TempDir dir;
+  const Words small = {"--train.steps=3",    "--device.kind=cuda", "--model.layers=2",
+                       "--model.context=32", "--train.batch=4",    "--model.dropout=0.1"};
+  const auto train = [&](const char* name, const Words& evaluation) {
+    Words words = small;
+    words.insert(words.end(), evaluation.begin(), evaluation.end());
+    const Outcome outcome = train_on(emulated_binary(), dir / name, words);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+  };
+  train("without", {});
+  // 9 samples in microbatches of 4: the last one is not whole.
+  train("with", {"--eval.every=2", "--eval.tokens=288"});
+  const auto evaluations = metrics(dir / "with", "eval");
+  ASSERT_EQ(evaluations.size(), 2u);
+  EXPECT_EQ(testing::checkpoint_bytes(dir / "with", 3), testing::checkpoint_bytes(dir / "without", 3));
+
+  const auto evaluate = [&](const std::string& binary, const char* device) {
+    const Outcome o =
+        run_program({binary, "eval", (dir / "with").string(), "--tokens", "288", "--device", device});
+    EXPECT_EQ(o.code, 0) << o.output;
+    return number_after(o.output, "val_loss=");
+  };
+  const double during = evaluations.back().at("val_loss");
+  const double gpu = evaluate(emulated_binary(), "cuda");
+  const double cpu = evaluate(testing::hearth_binary(), "cpu");
+  EXPECT_NEAR(gpu, during, 1e-5 * during);
+  EXPECT_NEAR(gpu, cpu, 1e-3 * cpu);
+  // Three steps have moved it, so an evaluation of other weights would be seen.
+  EXPECT_GT(std::abs(evaluations.front().at("val_loss").get<double>() - during), 1e-3 * during);
 }
 
 // ---- several ranks, over both transports

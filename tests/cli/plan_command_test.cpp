@@ -34,6 +34,26 @@ TEST(PlanCommand, SaysWhatTheTrainerSays) {
   EXPECT_NE(planned.output.find(" epochs"), std::string::npos) << planned.output;
 }
 
+// A login node without a GPU says that its plan is for a CPU, and how to plan for the GPUs.
+TEST(PlanCommand, SaysWhichDeviceItIsFor) {
+  const auto plan = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"plan", "configs/gpt2-124m.toml", "--data.train=absent.bin"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(hearth(words)).output;
+  };
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // also where there is a GPU
+  const std::string automatic = plan({}), cpu = plan({"--device.kind=cpu"}),
+                    cuda = plan({"--device.kind=cuda"});
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(
+      line_with(automatic, "device "),
+      "device     cpu, because device.kind = \"auto\" finds no GPU here; --device.kind=cuda plans for GPUs");
+  EXPECT_EQ(line_with(cpu, "device "), "device     cpu");
+  EXPECT_EQ(line_with(cuda, "device ").find("device     cuda; "), 0u) << cuda;
+  EXPECT_EQ(line_with(automatic, "memory "), line_with(cpu, "memory "));
+  EXPECT_NE(line_with(automatic, "memory "), line_with(cuda, "memory "));
+}
+
 TEST(PlanCommand, NeedsNoData) {
   const Outcome outcome = run_program(hearth(
       {"plan", "configs/gpt3-6.7b.toml", "--ranks", "64", "--data.train=absent.bin", "--peak-tflops=100"}));

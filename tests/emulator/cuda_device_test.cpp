@@ -7,6 +7,7 @@
 
 #include "emulator/emulator.h"
 #include "support/model_harness.h"
+#include "train/memory_fit.h"
 #include "train/step.h"
 
 namespace hearth {
@@ -61,11 +62,66 @@ TEST_F(CudaDevice, AStepWaitsForTheGpuOnce) {
   StepRunner runner(config, *device, groups);
   runner.initialize();
   const std::vector<HostBatch> batches(3, batch_of(config.model, 2));
-  runner.run({0, 1e-3, 1}, batches);  // the first step makes the workspace grow
+  device->synchronize();
   emulator::reset_statistics();
-  for (int64_t step = 2; step <= 4; ++step)
+  for (int64_t step = 1; step <= 3; ++step)
     runner.run({6 * (step - 1), 1e-3, step}, batches);
   EXPECT_EQ(emulator::statistics().host_waits, 3u);
+}
+
+// A model whose gradients of weights are cut into parts, with a rest at the end of the loss's chunks.
+RunConfig config_with_partial_sums() {
+  RunConfig config;
+  config.model = testing::small_model();
+  config.model.channels = 64;
+  config.model.context = 300;
+  config.model.vocab = 40;
+  config.train.precision = Precision::bf16;
+  config.train.batch = config.train.micro_batch = 2;
+  return config;
+}
+
+// Everything that a run takes is there before its first step, and planned.
+TEST_F(CudaDevice, NothingGrowsInAStep) {
+  for (const char* gemm : {"native", "cublaslt"}) {
+    SCOPED_TRACE(gemm);
+    const auto device = make_cuda_device({.gemm = gemm});
+    const RunConfig config = config_with_partial_sums();
+    const uint64_t before = *device->free_bytes();
+    const ProcessGroups groups;
+    StepRunner runner(config, *device, groups);
+    const uint64_t held = before - *device->free_bytes();
+    const MemoryPlan plan = StepRunner::plan(config, groups.grid, device.get());
+    EXPECT_NEAR(static_cast<double>(held), static_cast<double>(plan.total()), 32 << 10);  // whole pages
+    const uint64_t workspace = plan.total() - StepRunner::plan(config, groups.grid).total();
+    EXPECT_GT(workspace, std::string(gemm) == "native" ? 64u << 10 : 32u << 20);
+    runner.initialize();
+    runner.run({0, 1e-3, 1}, {batch_of(config.model, 2)});
+    EXPECT_TRUE(runner.weights_finite());
+    EXPECT_EQ(before - *device->free_bytes(), held);
+  }
+}
+
+// Room for the rest, but not for the workspace.
+TEST_F(CudaDevice, AWorkspaceWithoutRoomIsSaidBeforeTheFirstStep) {
+  const auto device = make_cuda_device({.gemm = "cublaslt"});
+  const RunConfig config = config_with_partial_sums();
+  const ProcessGroups groups;
+  const uint64_t used = emulator::options().memory_bytes - *device->free_bytes();
+  emulator::options().memory_bytes = used + StepRunner::plan(config, groups.grid).total() + (1 << 20);
+  const auto message = [](const auto& act) -> std::string {
+    try {
+      act();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::device);
+      return error.what();
+    }
+    return "";
+  };
+  const std::string planned = message([&] { require_memory(config, groups.grid, *device); });
+  EXPECT_NE(planned.find("are free on"), std::string::npos) << planned;
+  const std::string taken = message([&] { StepRunner(config, *device, groups); });
+  EXPECT_NE(taken.find("of GPU memory in one piece"), std::string::npos) << taken;
 }
 
 TEST_F(CudaDevice, WithoutAGpuItSaysSo) {
@@ -92,6 +148,19 @@ TEST_F(CudaDevice, AnOldGpuIsRefused) {
     EXPECT_NE(std::string(error.what()).find("sm_75 and the kernels need sm_80"), std::string::npos)
         << error.what();
   }
+}
+
+// A machine with two kinds: each rank is told about its own.
+TEST_F(CudaDevice, AnOldGpuOfAnotherRankDoesNotMatter) {
+  emulator::options().devices = 2;
+  emulator::options().first_capability = 75;
+  ASSERT_TRUE(cuda_unavailable(0));
+  EXPECT_NE(cuda_unavailable(0)->find("GPU 0 is sm_75"), std::string::npos);
+  EXPECT_FALSE(cuda_unavailable(1));
+  ASSERT_TRUE(cuda_unavailable(2));  // shares GPU 0
+  EXPECT_EQ(make_device({.kind = "auto", .local_rank = 0})->kind(), "cpu");
+  EXPECT_EQ(make_device({.kind = "auto", .local_rank = 1})->kind(), "cuda");
+  EXPECT_EQ(make_device({.kind = "cuda", .local_rank = 3})->identity(), "0000:02:00.0");
 }
 
 TEST_F(CudaDevice, AnAllocationWithoutRoomLeavesNoErrorBehind) {

@@ -228,8 +228,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->warpSize = 32;
   p->maxThreadsPerBlock = 1024;
   p->maxThreadsPerMultiProcessor = 2048;
-  p->major = options().capability / 10;
-  p->minor = options().capability % 10;
+  const bool differs = device == 0 && options().first_capability != 0;
+  const int capability = differs ? options().first_capability : options().capability;
+  p->major = capability / 10;
+  p->minor = capability % 10;
   p->multiProcessorCount = options().multiprocessors;
   p->memoryBusWidth = 64;
   p->l2CacheSize = 1 << 20;

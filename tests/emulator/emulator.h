@@ -32,7 +32,8 @@ struct Options {
   int threads = 2;     // OS threads over which blocks are distributed; 1 with `check`
 
   // The device that is played.
-  int capability = 90;  // 10 * major + minor
+  int capability = 90;       // 10 * major + minor
+  int first_capability = 0;  // unless 0, that of GPU 0, when there are several
   int multiprocessors = 4;
   size_t memory_bytes = size_t{4} << 30;
   bool present = true;  // false: every runtime call answers cudaErrorNoDevice

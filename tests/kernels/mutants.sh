@@ -35,6 +35,7 @@ reduce-called-twice|cross_entropy|simt.cuh|block_sync(site);  // whoever read `s
 reduce-too-early|cross_entropy|simt.cuh|block_sync(site);  // all partial results are visible||cross_entropy|*CrossEntropy*
 loss-reads-padding|cross_entropy|cross_entropy.cu|if (column + j >= p.shard.valid) x[j] = minus_infinity;  // padding||cross_entropy|*CrossEntropy*
 norm-sums-barrier|residual_norm|residual_norm.cu|__syncthreads();  // all warps' sums are visible||residual_norm|*ResidualNorm.Backward*
+unfused-sums-barrier|unfused|unfused.cu|__syncthreads();  // they are visible||unfused|Unfused.*
 scatter-counts-barrier|embedding|embedding.cu|__syncthreads();  // (a) the warps' counts are visible (b) all are done with the list that is overwritten||embedding|*Embedding.TokensBackward*
 offset-of-rows|cross_entropy|rows.h|constexpr T* row(int64_t r) const { return data + r * stride; }|constexpr T* row(int64_t r) const { return data + static_cast<int32_t>(r * stride); }|offsets|FarRows.CrossEntropy
 offset-of-tiles|gemm_sm80|tiles.cuh|const bf16* source = valid ? from + row * stride + chunk * chunk_elements : from;|const bf16* source = valid ? from + static_cast<int32_t>(row * stride) + chunk * chunk_elements : from;|offsets|FarRows.Gemm

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <mutex>
 
 #include "base/text.h"
+#include "model/activations.h"
 #include "support/counting.h"
 #include "train/layout_check.h"
 #include "train/report.h"
@@ -53,6 +55,40 @@ TEST(Plan, Gpt2ByHand) {
   // 6 x (12 x 12 x 768^2 + 50257 x 768) + 6 x 12 x 768 x 1024
   EXPECT_DOUBLE_EQ(s.flops, (6.0 * (84'934'656 + 38'597'376) + 56'623'104.0) * 524'288);
   EXPECT_EQ(s.tensor.payload + s.data.payload + s.pipeline.payload, 0);
+}
+
+// What a GPU's operations work on: 5 sequences are a chunk of 4096 tokens of the loss and a rest.
+TEST(Plan, SizesOfOperationsByHand) {
+  StageOptions options;
+  options.layers = 12;
+  options.rows = 5;
+  options.time = 1024;
+  options.precision = Precision::bf16;
+  options.logits_bytes = StageOptions::gpu_logits_bytes;
+  const auto sizes_of = [&options] {
+    OpSizes sizes;
+    add_op_sizes(*model_preset("gpt2-124m"), options, sizes);
+    std::vector<std::array<int64_t, 3>> linears;
+    for (const auto& linear : sizes.linears)
+      linears.push_back({linear.outputs, linear.inputs, linear.rows});
+    EXPECT_EQ(sizes.channels, 768);
+    return std::pair(linears, sizes.norm_rows);
+  };
+  using Linears = std::vector<std::array<int64_t, 3>>;
+  EXPECT_EQ(sizes_of(), std::pair(Linears({{2304, 768, 5120},
+                                           {768, 768, 5120},
+                                           {3072, 768, 5120},
+                                           {768, 3072, 5120},
+                                           {50304, 768, 4096},
+                                           {50304, 768, 1024}}),
+                                  int64_t{5120}));
+  // A rank of two with sequence parallelism, in front of another stage.
+  options.layers = 6;
+  options.shard = {1, 2};
+  options.sequence = true;
+  EXPECT_EQ(sizes_of(),
+            std::pair(Linears({{1152, 768, 5120}, {768, 384, 5120}, {1536, 768, 5120}, {768, 1536, 5120}}),
+                      int64_t{2560}));
 }
 
 TEST(Plan, TimeIsTheSumOfItsParts) {

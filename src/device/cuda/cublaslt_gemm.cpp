@@ -12,14 +12,19 @@
 // Its gradient is a sum over k of our A, which is epilogue BGRADB; that overwrites a vector of D's type,
 // fp32, while column_sums accumulates: it goes to the workspace and is added by a small kernel.
 //
+// The library may have no algorithm with an epilogue: NVIDIA promises none for every shape and type.  Then it
+// computes the product alone, and kernels/unfused.h and gelu_forward() do the rest.
+//
 // Deterministic: a split sum over k may only be added up in fp32 and in a step of its own, never in place.
 // NVIDIA promises the same bits for the same library, GPU and problem.
 #include <compare>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "device/cuda/gemm_engine.h"
 #include "kernels/kernels.h"
+#include "kernels/unfused.h"
 
 namespace hearth::cuda {
 
@@ -87,6 +92,11 @@ bool has_aux(Epilogue epilogue) {
   return epilogue == Epilogue::gelu_aux || epilogue == Epilogue::gelu_aux_bias || epilogue == Epilogue::dgelu;
 }
 
+// Whether a kernel of ours can do it behind the product; a bias alone is what every product can have.
+bool has_own_kernel(Epilogue epilogue) {
+  return epilogue != Epilogue::none && epilogue != Epilogue::bias;
+}
+
 Problem problem_of(const GemmArgs& args) {
   const Epilogue epilogue = epilogue_of(args);
   return {
@@ -125,7 +135,17 @@ class CublasLtGemm final : public GemmEngine {
   void run(const GemmArgs& args, void* workspace, cudaStream_t stream) override {
     if (args.m == 0 || args.n == 0 || args.k == 0) return;
     const Problem problem = problem_of(args);
-    const Plan& plan = plan_for(problem);
+    if (const auto& plan = plan_for(problem))
+      run_fused(problem, *plan, args, workspace, stream);
+    else if (has_own_kernel(problem.epilogue))
+      run_in_two(args, workspace, stream);
+    else
+      require(Status::not_supported, problem);
+  }
+
+ private:
+  void run_fused(const Problem& problem, const Plan& plan, const GemmArgs& args, void* workspace,
+                 cudaStream_t stream) {
     auto* sums = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + library_workspace_bytes);
     if (has_bias(problem.epilogue))
       set(problem, *plan.operation, DescAttribute::bias_pointer,
@@ -137,7 +157,24 @@ class CublasLtGemm final : public GemmEngine {
     if (args.column_sums) kernels::add(sums, args.column_sums, args.column_sums, args.m, stream);
   }
 
- private:
+  // The product without its epilogue, and that by a kernel.
+  void run_in_two(const GemmArgs& args, void* workspace, cudaStream_t stream) {
+    GemmArgs product = args;
+    product.gelu = false;
+    product.pre = nullptr;
+    product.factor_pre = nullptr;
+    product.column_sums = nullptr;
+    if (args.pre) product.c = args.pre, product.c_stride = args.pre_stride;
+    run(product, workspace, stream);
+    if (args.gelu)
+      kernels::gelu_forward(product.c, product.c_stride, args.c, args.c_stride, args.m, args.n, stream);
+    if (args.factor_pre)
+      kernels::multiply_gelu_derivative(args.c, args.c_stride, args.factor_pre, args.pre_stride, args.m,
+                                        args.n, stream);
+    if (args.column_sums)
+      kernels::add_column_sums(args.a, args.a_stride, args.k, args.m, args.column_sums, stream);
+  }
+
   void multiply(const Problem& problem, const Plan& plan, const GemmArgs& args, void* workspace,
                 cudaStream_t stream) {
     const float alpha = 1, beta = problem.accumulates() ? 1 : 0;
@@ -148,12 +185,13 @@ class CublasLtGemm final : public GemmEngine {
             problem);
   }
 
-  const Plan& plan_for(const Problem& problem) {
+  // Nothing: the library has no algorithm.
+  const std::optional<Plan>& plan_for(const Problem& problem) {
     const auto found = plans_.find(problem);
     return found != plans_.end() ? found->second : plans_.emplace(problem, make_plan(problem)).first->second;
   }
 
-  Plan make_plan(const Problem& p) const {
+  std::optional<Plan> make_plan(const Problem& p) const {
     const bool b_k_major = p.product == Product::forward;
     const bool a_k_major = p.product != Product::weight_gradient;
     Plan plan{operation(p, b_k_major ? Operation::transpose : Operation::none,
@@ -164,10 +202,11 @@ class CublasLtGemm final : public GemmEngine {
     const Owned<Preference> wanted = preference(p);
     cublaslt::HeuristicResult best{};
     int found = 0;
-    require(api_.matmul_algo_get_heuristic(context_.get(), plan.operation.get(), plan.a.get(), plan.b.get(),
-                                           plan.d.get(), plan.d.get(), wanted.get(), 1, &best, &found),
-            p);
-    require(found > 0 ? best.state : Status::not_supported, p);
+    const Status status =
+        api_.matmul_algo_get_heuristic(context_.get(), plan.operation.get(), plan.a.get(), plan.b.get(),
+                                       plan.d.get(), plan.d.get(), wanted.get(), 1, &best, &found);
+    if (status != Status::not_supported) require(status, p);
+    if (status != Status::success || found == 0 || best.state != Status::success) return std::nullopt;
     plan.algorithm = best.algorithm;
     return plan;
   }
@@ -231,7 +270,7 @@ class CublasLtGemm final : public GemmEngine {
 
   Api api_;
   Owned<cublaslt::Context> context_;
-  std::map<Problem, Plan> plans_;
+  std::map<Problem, std::optional<Plan>> plans_;
 };
 
 }  // namespace

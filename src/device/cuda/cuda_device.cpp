@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "device/cuda/api/nvtx.h"
 #include "device/cuda/targets.h"
+#include "device/datasheet.h"
 #include "kernels/attention.h"
 #include "kernels/residual_norm.h"
 
@@ -49,25 +50,6 @@ void StagingRing::copy_piece(void* device, const void* host, size_t bytes, cudaS
 }
 
 namespace {
-
-// Dense bf16 peaks and memory bandwidths of the datasheets, FLOP/s and bytes/s.  Unknown for other GPUs.
-struct Peak {
-  const char* name;
-  double flops, bandwidth;
-};
-constexpr Peak peaks[] = {
-    {"H200", 989.5e12, 4.8e12},       {"H100 PCIe", 756e12, 2e12}, {"H100", 989.5e12, 3.35e12},
-    {"GH200", 989.5e12, 4.0e12},      {"A100", 312e12, 2.039e12},  {"A10G", 70e12, 600e9},
-    {"A10", 125e12, 600e9},           {"L40S", 362e12, 864e9},     {"L4", 121e12, 300e9},
-    {"RTX 4090", 165.2e12, 1.008e12}, {"RTX 3090", 71e12, 936e9},  {"B200", 2250e12, 8e12},
-    {"RTX 5090", 209.5e12, 1.792e12},
-};
-
-const Peak* find_peak(const std::string& name) {
-  for (const Peak& peak : peaks)
-    if (name.find(peak.name) != std::string::npos) return &peak;
-  return nullptr;
-}
 
 // What NCCL compares, too, when it looks for ranks on the same GPU.
 std::string pci_address(const cudaDeviceProp& p) {
@@ -118,7 +100,7 @@ CudaDevice::CudaDevice(int index, const std::string& gemm)
   for (cudaStream_t& stream : streams_)
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   staging_ = std::make_unique<StagingRing>();
-  ops_ = std::make_unique<CudaOps>(stream(Stream::compute), std::move(engine));
+  ops_ = std::make_unique<CudaOps>(*this, stream(Stream::compute), std::move(engine));
 }
 
 CudaDevice::~CudaDevice() {
@@ -158,6 +140,14 @@ std::optional<std::string> CudaDevice::unsupported_widths(const ModelWidths& wid
         "vocabulary / parallel.tensor is ",
         widths.vocab, "; use a smaller parallel.tensor", way_out);
   return std::nullopt;
+}
+
+uint64_t CudaDevice::workspace_bytes(const OpSizes& sizes) const {
+  return ops_->workspace_bytes(sizes);
+}
+
+void CudaDevice::reserve_workspace(const OpSizes& sizes) {
+  ops_->reserve(ops_->workspace_bytes(sizes));
 }
 
 void* CudaDevice::allocate(size_t bytes) {
@@ -250,13 +240,13 @@ void CudaDevice::end_range() {
 }
 
 std::optional<double> CudaDevice::peak_flops(Precision) const {
-  const Peak* peak = find_peak(name_);
-  return peak ? std::optional(peak->flops) : std::nullopt;
+  const auto sheet = datasheet_of(name_);
+  return sheet ? std::optional(sheet->flops) : std::nullopt;
 }
 
 std::optional<double> CudaDevice::peak_bandwidth() const {
-  const Peak* peak = find_peak(name_);
-  return peak ? std::optional(peak->bandwidth) : std::nullopt;
+  const auto sheet = datasheet_of(name_);
+  return sheet ? std::optional(sheet->bandwidth) : std::nullopt;
 }
 
 namespace {
@@ -316,10 +306,10 @@ std::optional<std::string> unusable(int index) {
 
 }  // namespace
 
-std::optional<std::string> cuda_unavailable() {
+std::optional<std::string> cuda_unavailable(int local_rank) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaSuccess && count > 0) return unusable(0);
+  if (status == cudaSuccess && count > 0) return unusable(local_rank % count);
   cudaGetLastError();
   if (status == cudaErrorInsufficientDriver)
     return "there is no NVIDIA driver, or it is older than this program's CUDA";
@@ -329,14 +319,11 @@ std::optional<std::string> cuda_unavailable() {
 }
 
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config) {
-  if (const auto why = cuda_unavailable())
+  if (const auto why = cuda_unavailable(config.local_rank))
     fail_device("device.kind = \"cuda\": ", *why, "; use device.kind = \"cpu\" or \"auto\"");
   int count = 0;
   cuda::require(cudaGetDeviceCount(&count), "counting the GPUs");
-  const int index = config.local_rank % count;
-  if (const auto why = unusable(index))
-    fail_device("device.kind = \"cuda\": ", *why, "; use device.kind = \"cpu\"");
-  return std::make_unique<cuda::CudaDevice>(index, config.gemm);
+  return std::make_unique<cuda::CudaDevice>(config.local_rank % count, config.gemm);
 }
 
 }  // namespace hearth

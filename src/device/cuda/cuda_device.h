@@ -70,6 +70,8 @@ class CudaDevice final : public Device {
   std::optional<std::string> unsupported(Precision precision) const override;
   std::optional<std::string> unsupported_widths(const ModelWidths& widths) const override;
 
+  uint64_t workspace_bytes(const OpSizes& sizes) const override;
+  void reserve_workspace(const OpSizes& sizes) override;
   void* allocate(size_t bytes) override;
   void release(void* address, size_t bytes) noexcept override;
   void copy_in(const Tensor& to, const void* host) override;

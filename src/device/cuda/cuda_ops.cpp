@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
@@ -60,6 +61,19 @@ kernels::GemmArgs product(Product product, const Tensor& a, const Tensor& b, con
   return args;
 }
 
+// The product of a layer that needs the most room, without matrices.
+kernels::GemmArgs weight_gradient(const OpSizes::Linear& linear, float* column_sums) {
+  kernels::GemmArgs args;
+  args.product = Product::weight_gradient;
+  args.m = linear.outputs;
+  args.n = linear.inputs;
+  args.k = linear.rows;
+  args.a_stride = args.m;
+  args.b_stride = args.c_stride = args.n;
+  args.column_sums = column_sums;
+  return args;
+}
+
 kernels::CrossEntropyStatistics statistics(const Tensor& stats) {
   float* first = stats.as<float>();
   const int64_t n = stats.dim(1);
@@ -68,19 +82,20 @@ kernels::CrossEntropyStatistics statistics(const Tensor& stats) {
 
 }  // namespace
 
-Workspace::~Workspace() {
-  if (data_) cudaFree(data_);
+void* Workspace::at_least(size_t bytes) {
+  if (bytes <= memory_.bytes()) return memory_.data();
+  memory_ = Buffer();  // waits for the stream, and leaves room for the larger one
+  memory_ = Buffer(device_, bytes);
+  return memory_.data();
 }
 
-void* Workspace::at_least(size_t bytes) {
-  if (bytes <= bytes_) return data_;
-  require(cudaStreamSynchronize(stream_), "waiting for the GPU");
-  if (data_) require(cudaFree(data_), "freeing the workspace");
-  data_ = nullptr;
-  bytes_ = 0;
-  require(cudaMalloc(&data_, bytes), "allocating the workspace");
-  bytes_ = bytes;
-  return data_;
+size_t CudaOps::workspace_bytes(const OpSizes& sizes) const {
+  size_t most = kernels::residual_norm_backward_workspace_bytes(sizes.norm_rows, sizes.channels);
+  most = std::max(most, kernels::sum_workspace_bytes(sizes.summed));
+  float present = 0;  // only whether there are column sums counts
+  for (const OpSizes::Linear& linear : sizes.linears)
+    most = std::max(most, gemm_->workspace_bytes(weight_gradient(linear, &present)));
+  return most;
 }
 
 // ---- linear

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/cuda/gemm_engine.h"
+#include "device/device.h"
 #include "device/ops.h"
 
 typedef struct CUstream_st* cudaStream_t;
@@ -11,23 +12,23 @@ namespace hearth::cuda {
 // Device memory that grows to the largest request.  It is used by one operation at a time, in stream order.
 class Workspace {
  public:
-  explicit Workspace(cudaStream_t stream) : stream_(stream) {}
-  ~Workspace();
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  // Growing waits for the stream; after the first step nothing grows.
+  explicit Workspace(Device& device) : device_(device) {}
+  // Growing waits for the compute stream.  A training step finds what it needs reserved.
   void* at_least(size_t bytes);
 
  private:
-  cudaStream_t stream_;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
+  Device& device_;
+  Buffer memory_;
 };
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(cudaStream_t stream, std::unique_ptr<GemmEngine> gemm)
-      : stream_(stream), workspace_(stream), gemm_(std::move(gemm)) {}
+  CudaOps(Device& device, cudaStream_t stream, std::unique_ptr<GemmEngine> gemm)
+      : stream_(stream), workspace_(device), gemm_(std::move(gemm)) {}
+
+  // The largest workspace of these operations.
+  size_t workspace_bytes(const OpSizes& sizes) const;
+  void reserve(size_t bytes) { workspace_.at_least(bytes); }
 
   void linear_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
                       Activation activation, const Tensor& pre) override;
