@@ -22,9 +22,18 @@ table() {
 gemm-barrier|gemm_sm80|gemm_sm80.cu|__syncthreads();  // (a) all see the tiles of `step` (b) all are done with those of step - 1||gemm_sm80|GemmSm80.ForwardIsExact/*
 gemm-no-wait|gemm_sm80|gemm_sm80.cu|ptx::cp_async_wait<T::stages - 2>();||gemm_sm80|GemmSm80.ForwardIsExact/*
 gemm-wait-too-shallow|gemm_sm80|gemm_sm80.cu|ptx::cp_async_wait<T::stages - 2>();|ptx::cp_async_wait<T::stages - 1>();|gemm_sm80|GemmSm80.ForwardIsExact/*
-gemm-no-empty-groups|gemm_sm80|gemm_sm80.cu|ptx::cp_async_commit();  // empty groups too, so that the count of groups is the count of steps|if (step < end) ptx::cp_async_commit();|gemm_sm80|GemmSm80.ForwardIsExact/*
+gemm-no-empty-groups|gemm_sm80|gemm_sm80.cu|ptx::cp_async_commit();  // empty groups too, so that the count of groups is the count of steps|if (step < work.end) ptx::cp_async_commit();|gemm_sm80|GemmSm80.ForwardIsExact/*
 gemm-ring-still-read|gemm_sm80|gemm_sm80.cu|__syncthreads();  // all are done with the ring, and the column sums are complete||gemm_sm80|GemmSm80.WeightGradientAddsExactly/*
 gemm-unstaged|gemm_sm80|gemm_sm80.cu|__syncthreads();  // C is staged||gemm_sm80|GemmSm80.ForwardIsExact/*
+wgmma-no-wait-full|gemm_sm90|gemm_sm90.cu|__device__ __forceinline__ void wait_full() const { ptx::mbarrier_wait(full(), parity); }|__device__ __forceinline__ void wait_full() const {}|gemm_sm90|GemmSm90.ForwardIsExact/*
+wgmma-no-wait-empty|gemm_sm90|gemm_sm90.cu|ptx::mbarrier_wait(empty(), parity ^ 1);||gemm_sm90|GemmSm90.ForwardIsExact/*
+wgmma-no-release|gemm_sm90|gemm_sm90.cu|stage.release();||gemm_sm90|GemmSm90.ForwardIsExact/*
+wgmma-no-wait-for-sums|gemm_sm90|gemm_sm90.cu|ptx::wgmma_wait<0>();  // the other warpgroup's products keep the tensor cores busy||gemm_sm90|GemmSm90.ForwardIsExact/*
+wgmma-staging-fence|gemm_sm90|gemm_sm90.cu|ptx::fence_proxy_async();  // of the panel's writes||gemm_sm90|GemmSm90.ForwardIsExact/*
+wgmma-staging-barrier|gemm_sm90|gemm_sm90.cu|__syncwarp();  // the panel is written, and TMA sees it||gemm_sm90|GemmSm90.ForwardIsExact/*
+wgmma-staging-still-read|gemm_sm90|gemm_sm90.cu|if (lane_index() == 0) ptx::bulk_wait_read<staging_panels - 1>();||gemm_sm90|GemmSm90.ForwardIsExact/*
+wgmma-staging-unfinished|gemm_sm90|gemm_sm90.cu|if (lane_index() == 0) ptx::bulk_wait_read<0>();||gemm_sm90|GemmSm90.ForwardIsExact/*
+wgmma-release-before-loads|gemm_sm90|gemm_sm90.cu|__syncwarp();  // all lanes are done||gemm_sm90|GemmSm90.GradientTimesGeluDerivative/*
 gemm-no-zero-fill|gemm_sm80|tiles.cuh|ptx::cp_async16(tile.at(row, chunk), source, valid, site);|ptx::cp_async16(tile.at(row, chunk), source, true, site);|gemm_sm80|GemmSm80.ForwardIsExact/*
 attention-barrier|attention|attention.cu|__syncthreads();  // (a) the tile is visible to all (b) all are done with the tile before||attention|Attention.*
 attention-no-wait|attention|attention.cu|ptx::cp_async_wait<0>();||attention|Attention.*

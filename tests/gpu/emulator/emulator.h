@@ -12,7 +12,7 @@ inline constexpr bool plays_the_gpu = false;
 enum class Order : uint8_t { forward, reverse, random };
 enum class Async : uint8_t { eager, lazy, random };
 
-// The fields are those of the emulator: tests/run.sh compiles the tests against both.
+// The fields are the emulator's: `make test` compiles the kernels' tests against both.
 struct Options {
   Order order = Order::forward;
   Async async = Async::lazy;
