@@ -55,8 +55,8 @@ EMULATOR := $(filter-out %_test.cpp tests/emulator/planted_%,$(sort $(wildcard t
 CONFORMANCE := tests/kernels/conformance/conformance.cu
 OP_TESTS := $(sort $(wildcard tests/device/ops_*_test.cpp)) tests/support/op_bench.cpp
 KERNEL_TESTS := $(CONFORMANCE) $(sort $(wildcard tests/emulator/*_test.cpp tests/emulator/planted_*.cpp tests/kernels/*.cpp)) $(OP_TESTS)
-EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern \
-  -DHEARTH_CUDA_TARGETS='"the SIMT emulator"'
+EMULATED_FLAGS := -I. -Itests -Itests/emulator/include -Wno-unknown-pragmas -Wno-psabi -ftrivial-auto-var-init=pattern
+EMULATED_TARGETS := -DHEARTH_CUDA_TARGETS='"the SIMT emulator"'
 CHECK_FLAGS := -fsanitize=thread -Wno-tsan
 EMULATED_OBJ := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(EMULATOR) $(KERNELS) $(CUDA_HOST))
 # Several ranks on emulated GPUs; they run no kernels.
@@ -125,7 +125,8 @@ test-long: setup  ## soak, fuzz, kill loops, full matrices
 	@tests/run_long.sh $(BUILD)
 
 mutants:  ## break copies of the CUDA kernels; the tests must notice (part of make test)
-	@EMULATED_CXX='$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL)' EMULATED_LINK='$(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main' tests/kernels/mutants.sh $(BUILD)
+	@EMULATED_CXX='$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL)' CHECK_FLAGS='$(CHECK_FLAGS)' \
+	  EMULATED_LINK='$(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main' tests/kernels/mutants.sh $(BUILD)
 
 emulated: setup  ## build build/hearth-emulated: device.kind = "cuda" on the CPU, through the SIMT emulator
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth-emulated
@@ -196,7 +197,7 @@ $(BUILD)/obj/%.o: %.cpp $(BUILD)/flags
 
 $(BUILD)/obj/emulated/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
+	$(CXX) $(EMULATED_FLAGS) $(EMULATED_TARGETS) $(CXXFLAGS_ALL) -c $< -o $@
 
 $(BUILD)/obj/emulated/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
