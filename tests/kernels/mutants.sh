@@ -32,7 +32,7 @@ wgmma-no-wait-empty|gemm_sm90|gemm_sm90.cu|ptx::mbarrier_wait(empty(), parity ^ 
 wgmma-no-release|gemm_sm90|gemm_sm90.cu|stage.release();||gemm_sm90|GemmSm90.ForwardIsExact/*
 wgmma-no-wait-for-sums|gemm_sm90|gemm_sm90.cu|ptx::wgmma_wait<0>();  // the other warpgroup's products keep the tensor cores busy||gemm_sm90|GemmSm90.ForwardIsExact/*
 wgmma-staging-fence|gemm_sm90|gemm_sm90.cu|ptx::fence_proxy_async();  // of the panel's writes||gemm_sm90|GemmSm90.ForwardIsExact/*_lazy|checked
-wgmma-staging-barrier|gemm_sm90|gemm_sm90.cu|__syncwarp();  // the panel is written, and TMA sees it||gemm_sm90|GemmSm90.ForwardIsExact/*_lazy|checked
+wgmma-staging-barrier|gemm_sm90|gemm_sm90.cu|__syncwarp();              // the panel is written, and TMA sees it||gemm_sm90|GemmSm90.ForwardIsExact/*_lazy|checked
 wgmma-staging-still-read|gemm_sm90|gemm_sm90.cu|if (lane_index() == 0) ptx::bulk_wait_read<staging_panels - 1>();||gemm_sm90|GemmSm90.ForwardIsExact/*
 wgmma-staging-unfinished|gemm_sm90|gemm_sm90.cu|if (lane_index() == 0) ptx::bulk_wait_read<0>();||gemm_sm90|GemmSm90.ForwardIsExact/*
 wgmma-release-before-loads|gemm_sm90|gemm_sm90.cu|__syncwarp();  // all lanes are done||gemm_sm90|GemmSm90.GradientTimesGeluDerivative/*_lazy|checked
@@ -83,7 +83,7 @@ try_mutant() {
   source=kernels/$kernel.cu
   [[ -f $folder/$source ]] && source=$folder/$source
   # The flags are many words.  A copy that differs in one line needs no optimisation to run for a second.
-  # shellcheck disable=SC2086
+  # shellcheck disable=SC2046,SC2086
   if ! $EMULATED_CXX $([[ $kind == checked ]] && echo "$CHECK_FLAGS") -iquote "$folder" -O1 -w -x c++ -c "$source" -o "$folder/kernel.o" 2>"$folder/log" ||
     ! ${EMULATED_CXX%% *} -o "$folder/tests" $(link_list "$kernel" "$folder/kernel.o" "$kind") \
       "$objects/$kind/tests/kernels/${suite}_test.cpp.o" "$build/libhearth.a" $EMULATED_LINK 2>>"$folder/log"; then
