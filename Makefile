@@ -77,6 +77,8 @@ CUDA_OBJ := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(KERNELS) $(CUDA_HOST))
 CUDA_LIBS := $(addprefix -L,$(wildcard $(CUDA_HOME)/lib64)) -lcudart_static -ldl -lrt -lpthread
 endif
 GPU_TEST_OBJ := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(sort $(wildcard tests/kernels/*.cpp)) $(OP_TESTS) $(CONFORMANCE))
+# Where there is no nvcc: do the same tests compile, at least, as for GPUs?
+GPU_TESTS_COMPILE := $(patsubst %,$(BUILD)/obj/gpu-tests/%.ok,$(sort $(wildcard tests/kernels/*.cpp)))
 CUDA_FLAGS := -I. -Itests/gpu -Itests $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include)) -DHEARTH_CUDA_TARGETS='"$(ARCHS:%=sm_%)"'
 NVCC_FLAGS := -std=c++20 -O3 --expt-relaxed-constexpr $(NVCC_OPTIONS) -ccbin $(CXX) -I. -Isrc -Itests \
   $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) $(if $(WERROR),-Werror all-warnings) -MMD -MP
@@ -113,7 +115,8 @@ quickstart: all  ## fetch a small real corpus, train a small GPT on it, print a 
 
 test: setup  ## build and run all tests
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
-	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/hearth-conformance-emulated $(if $(ARCHS),$(BUILD)/hearth-gpu-tests)
+	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/hearth-conformance-emulated \
+	  $(if $(ARCHS),$(BUILD)/hearth-gpu-tests,$(GPU_TESTS_COMPILE))
 	@tests/run.sh $(BUILD)
 
 test-long: setup  ## soak, fuzz, kill loops, full matrices
@@ -121,7 +124,8 @@ test-long: setup  ## soak, fuzz, kill loops, full matrices
 	@tests/run_long.sh $(BUILD)
 
 mutants:  ## break copies of the CUDA kernels; the tests must notice (part of make test)
-	@EMULATED_CXX='$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL)' EMULATED_LINK='$(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main' tests/kernels/mutants.sh $(BUILD)
+	@EMULATED_CXX='$(CXX) $(EMULATED_FLAGS) $(CXXFLAGS_ALL)' CHECK_FLAGS='$(CHECK_FLAGS)' \
+	  EMULATED_LINK='$(LDFLAGS_ALL) $(LIBS) -lgtest -lgtest_main' tests/kernels/mutants.sh $(BUILD)
 
 emulated: setup  ## build build/hearth-emulated: device.kind = "cuda" on the CPU, through the SIMT emulator
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth-emulated
@@ -208,6 +212,11 @@ $(BUILD)/obj/cuda/%.cpp.o: %.cpp $(BUILD)/flags $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(CXX) $(CUDA_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
 
+$(BUILD)/obj/gpu-tests/%.cpp.ok: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CXX) -Itests/gpu $(EMULATED_FLAGS) $(CXXFLAGS_ALL) -fsyntax-only -MF $(@:.ok=.d) -MT $@ $<
+	@touch $@
+
 $(BUILD)/obj/checked/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATED_FLAGS) $(CHECK_FLAGS) $(CXXFLAGS_ALL) -c $< -o $@
@@ -227,5 +236,5 @@ $(BUILD)/cuda-flags: FORCE
 	@echo '$(if $(ARCHS),$(NVCC) $(NVCC_FLAGS))' | cmp -s - $@ || echo '$(if $(ARCHS),$(NVCC) $(NVCC_FLAGS))' > $@
 
 -include $(CUDA_OBJ:.o=.d) $(GPU_TEST_OBJ:.o=.d)
--include $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
+-include $(GPU_TESTS_COMPILE:.ok=.d) $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
 -include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(BENCH_TEST_OBJ:.o=.d) $(BENCH_MAIN:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/obj/src/main.d

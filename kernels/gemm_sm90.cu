@@ -152,8 +152,8 @@ struct Staging {
                                  ptx::cvt_bf16x2(x[4], x[5]), ptx::cvt_bf16x2(x[6], x[7])};
       ptx::stmatrix_x4(panel.at(lane_index() % 16, 2 * j + lane_index() / 16), pairs);
     }
-    ptx::fence_proxy_async();
-    __syncwarp();  // the panel is written, and TMA sees it
+    ptx::fence_proxy_async();  // of the panel's writes
+    __syncwarp();              // the panel is written, and TMA sees it
     if (lane_index() == 0) {
       ptx::tma_store_2d(map, panel.base, column, row);
       ptx::bulk_commit();

@@ -13,6 +13,7 @@
 set -uo pipefail
 
 written_for=(80 86 89 90a 100 120)
+oldest=12.5  # has cudaGetDriverEntryPointByVersion
 
 find_nvcc() {
   local candidate
@@ -28,8 +29,15 @@ find_nvcc() {
 # sm_90's kernels use what only 90a has.
 with_suffix() { [[ $1 == 90 ]] && echo 90a || echo "$1"; }
 
+# A sentence's middle if nvcc is older than $oldest; nothing if it is not, or does not say its version.
+too_old() {
+  [[ -n $release ]] || return 0
+  [[ $(printf '%s\n' "$oldest" "$release" | sort -V | head -n 1) == "$oldest" ]] ||
+    echo "$nvcc is of CUDA $release, and Hearth needs $oldest or newer"
+}
+
 compiles() {  # compiles ARCH: nvcc knows it
-  grep -qx "compute_${1%a}" <<<"$known"
+  [[ -z $(too_old) ]] && grep -qx "compute_${1%a}" <<<"$known"
 }
 
 # Compute capabilities of the GPUs, "9.0" a line, each once.
@@ -61,7 +69,9 @@ why() {
     echo "no NVIDIA GPU here: this build is for the CPU only; to compile for GPUs elsewhere: make ARCHS=\"80 90a\""
   elif [[ -z $nvcc ]]; then
     echo "a GPU of compute capability $gpus, but no nvcc: this build is for the CPU only; install the CUDA toolkit" \
-      "(12.0 or newer), or set CUDA_HOME to it, and make again"
+      "($oldest or newer), or set CUDA_HOME to it, and make again"
+  elif [[ -n $(too_old) ]]; then
+    echo "$(too_old): this build is for the CPU only; install a newer CUDA toolkit, or set CUDA_HOME to it, and make again"
   elif [[ -z $(seen) ]]; then
     echo "$nvcc cannot compile for this GPU (compute capability $gpus; Hearth needs 8.0 or newer): this build is for the" \
       "CPU only; for a newer GPU, install a newer CUDA toolkit"
@@ -73,6 +83,9 @@ problem() {
   if [[ -z $nvcc ]]; then
     echo "ARCHS=\"$*\" needs nvcc, which is neither in PATH nor in CUDA_HOME/bin; install the CUDA toolkit, or build for the" \
       "CPU with ARCHS="
+    return
+  elif [[ -n $(too_old) ]]; then
+    echo "ARCHS=\"$*\": $(too_old); install a newer CUDA toolkit, or build for the CPU with ARCHS="
     return
   fi
   for arch; do
@@ -101,8 +114,11 @@ home() {  # nvcc says it itself, whatever link or wrapper it was started through
 }
 
 nvcc=$(find_nvcc)
-known=
-[[ -n $nvcc && " seen all why problem " == *" $1 "* ]] && known=$($nvcc --list-gpu-arch 2>/dev/null)
+known='' release=''
+if [[ -n $nvcc && " seen all why problem " == *" $1 "* ]]; then
+  known=$($nvcc --list-gpu-arch 2>/dev/null)
+  release=$($nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p' | head -n 1)
+fi
 case $1 in
   nvcc) echo "$nvcc" ;;
   options) [[ -n $nvcc ]] && $nvcc --help | grep -q -e --compress-mode && echo --compress-mode=size ;;

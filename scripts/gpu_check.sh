@@ -17,8 +17,8 @@
 #   bench          hearth-bench's table
 #
 # DIR (gpu-check in the present folder) gets gpu_check.json, and a log for each section.  --quick takes tiny models and
-# few tests, to try this script out; --limit is every section's time limit instead of its own.  HEARTH, HEARTH_GPU_TESTS, HEARTH_CONFORMANCE, HEARTH_CONFORMANCE_EMULATED and
-# HEARTH_BENCH name other programs.
+# few tests, to try this script out; --limit is every section's time limit instead of its own.  HEARTH, HEARTH_GPU_TESTS, HEARTH_CONFORMANCE,
+# HEARTH_CONFORMANCE_EMULATED and HEARTH_BENCH name other programs; CUDA_HOME is the CUDA toolkit (/usr/local/cuda).
 # Exit codes: 0 nothing failed, 1 something did, 2 wrong arguments.
 set -uo pipefail
 
@@ -46,6 +46,8 @@ gpu_tests=${HEARTH_GPU_TESTS:-$programs/hearth-gpu-tests}
 conformance=${HEARTH_CONFORMANCE:-$programs/hearth-conformance}
 emulated=${HEARTH_CONFORMANCE_EMULATED:-$programs/hearth-conformance-emulated}
 bench=${HEARTH_BENCH:-$programs/hearth-bench}
+# cuBLAS is where the CUDA toolkit is, when the loader does not know it.
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${CUDA_HOME:-/usr/local/cuda}/lib64
 
 # ---- sections.  Each prints what it likes; its last line is what the table shows; lines "@name number" go into the
 # JSON file.  Exit code 0: passed, 77: skipped, others: failed.
@@ -73,8 +75,8 @@ section_conformance() {
   echo "$records instructions and variants, the same bits"
 }
 
-# What is small enough for the sanitizer's slowness.
-small='*/gpu:*/gpu_*:-*Large*:*Long*'
+# What is small enough for the sanitizer's slowness: every kernel by its own tests, every operation by the device's.
+small='*/gpu:*/gpu_*:Attention.*:AttentionValues.*:*/native:*/cuda_bf16:-*Large*:*Long*'
 quick_tests='*AdamW*'
 
 run_tests() {  # run_tests COMMAND...: GoogleTest's output, then a line

@@ -1,6 +1,7 @@
 // The function table of cuBLASLt: filled where the library is, and a reason where it is not.
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "device/cuda/api/cublaslt.h"
 
 namespace hearth {
@@ -20,20 +21,58 @@ TEST(CublasLtLoad, SaysWhichLibraryCannotBeOpened) {
 
 TEST(CublasLtLoad, SaysWhichFunctionIsMissing) {
   const cublaslt::Api api = load_only("libm.so.6");
-  EXPECT_EQ(api.missing, "libm.so.6 has no function cublasLtCreate");
+  EXPECT_EQ(api.missing, "cuBLASLt cannot be opened (libm.so.6 has no function cublasLtCreate)");
   EXPECT_EQ(api.matmul, nullptr);
 }
 
-TEST(CublasLtLoad, TakesTheFirstThatOpens) {
+TEST(CublasLtLoad, SaysWhyEachOfThemIsNotTaken) {
   const char* names[] = {"libno-such-library.so.1", "libm.so.6"};
-  EXPECT_EQ(cublaslt::load_from(names).missing, "libm.so.6 has no function cublasLtCreate");
+  const std::string missing = cublaslt::load_from(names).missing;
+  EXPECT_NE(missing.find("libno-such-library.so.1: "), std::string::npos) << missing;
+  EXPECT_NE(missing.find("; libm.so.6 has no function cublasLtCreate)"), std::string::npos) << missing;
+}
+
+// Libraries by their first letter: "a"bsent, "o"pens but does not start, "s"tarts.
+std::string taken(std::vector<const char*> names) {
+  static int contexts;
+  contexts = 0;
+  const cublaslt::Api api = cublaslt::load_from(names, [](const char* name) {
+    cublaslt::Api one;
+    if (*name == 'a') one.missing = text("no ", name);
+    one.create = [](cublaslt::Context**) { return Status::not_initialized; };
+    if (*name == 's')
+      one.create = [](cublaslt::Context**) {
+        ++contexts;
+        return Status::success;
+      };
+    one.destroy = [](cublaslt::Context*) {
+      --contexts;
+      return Status::success;
+    };
+    if (name[1] == '1') one.get_version = [] { return size_t{1}; };
+    if (name[1] == '2') one.get_version = [] { return size_t{2}; };
+    return one;
+  });
+  EXPECT_EQ(contexts, 0) << "a context was left behind";
+  return api.missing.empty() ? text("library ", api.get_version()) : api.missing;
+}
+
+TEST(CublasLtLoad, TakesTheFirstThatStarts) {
+  EXPECT_EQ(taken({"s1", "s2"}), "library 1");
+  EXPECT_EQ(taken({"a1", "s2"}), "library 2");
+  EXPECT_EQ(taken({"o1", "s2"}), "library 2");
+  EXPECT_EQ(taken({"o1", "o2"}), "library 1");
+  EXPECT_EQ(taken({"o1", "a2"}), "library 1");
+  EXPECT_EQ(taken({"a1", "o2"}), "library 2");
+  EXPECT_EQ(taken({"a1", "a2"}), "cuBLASLt cannot be opened (no a1; no a2)");
 }
 
 // Nothing of this needs a GPU: NVIDIA's library takes the attributes that we set, in the sizes that we give.
 class NvidiasCublasLt : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (api.missing.starts_with("cuBLASLt cannot be opened")) GTEST_SKIP() << api.missing;
+    if (!api.missing.empty() && api.missing.find("has no function") == std::string::npos)
+      GTEST_SKIP() << api.missing;
   }
   cublaslt::Api api = cublaslt::load();
 };

@@ -122,6 +122,7 @@ class Helper {
 Options& options() {
   static Options instance = [] {
     Options o;
+    o.check = sees_global_accesses();
     if (const char* devices = std::getenv("HEARTH_EMULATED_GPUS"))
       o.devices = std::max(1, std::atoi(devices));
     return o;

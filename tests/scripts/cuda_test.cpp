@@ -22,7 +22,10 @@ class CudaScript : public ::testing::Test {
     fs::permissions(dir_ / "bin" / name, fs::perms::owner_all);
   }
   void gpus(const std::string& capabilities) { tool("nvidia-smi", "printf '" + capabilities + "'"); }
-  void nvcc(const std::string& architectures) { tool("nvcc", "printf 'compute_%s\\n' " + architectures); }
+  void nvcc(const std::string& architectures, const std::string& release = "13.0") {
+    tool("nvcc", "[[ $1 == --version ]] && echo 'Cuda compilation tools, release " + release + ", V" +
+                     release + ".88' || printf 'compute_%s\\n' " + architectures);
+  }
 
   // What `cuda.sh WORDS...` prints.
   std::string cuda(const Words& words) {
@@ -82,6 +85,23 @@ TEST_F(CudaScript, RefusesArchitectures) {
   EXPECT_NE(cuda({"problem", "80", "75"}).find("'75'"), std::string::npos);
   EXPECT_NE(cuda({"problem", "sm_80"}).find("'sm_80'"), std::string::npos);
   EXPECT_NE(cuda({"problem", "120"}).find("cannot compile for '120'"), std::string::npos);
+}
+
+TEST_F(CudaScript, RefusesAnOldCompiler) {
+  gpus("9.0\\n");
+  for (const char* old : {"11.8", "12.0", "12.4"}) {
+    nvcc("80 90", old);
+    EXPECT_EQ(cuda({"seen"}), "");
+    EXPECT_EQ(cuda({"all"}), "");
+    const std::string found = std::string("is of CUDA ") + old + ", and Hearth needs 12.5 or newer";
+    EXPECT_NE(cuda({"why"}).find(found), std::string::npos) << cuda({"why"});
+    EXPECT_NE(cuda({"problem", "90a"}).find(found), std::string::npos) << cuda({"problem", "90a"});
+  }
+  for (const char* enough : {"12.5", "12.10", "13.0"}) {
+    nvcc("80 90", enough);
+    EXPECT_EQ(cuda({"seen"}), "90a");
+    EXPECT_EQ(cuda({"problem", "80", "90a"}), "");
+  }
 }
 
 TEST(CudaTargets, RunOnTheirGpus) {

@@ -32,19 +32,9 @@ Api without(std::string why) {
   return api;
 }
 
-}  // namespace
-
-Api load_from(std::span<const char* const> names) {
-  void* library = nullptr;
-  const char* opened = nullptr;
-  std::string why;
-  for (const char* name : names) {
-    opened = name;
-    if ((library = dlopen(name, RTLD_NOW | RTLD_LOCAL))) break;
-    why += text(why.empty() ? "" : "; ", dlerror());
-  }
-  if (!library) return without("cuBLASLt cannot be opened (" + why + ")");
-
+Api open_library(const char* name) {
+  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return without(dlerror());
   Api api;
   Resolver find(library);
   find("cublasLtCreate", api.create);
@@ -61,8 +51,40 @@ Api load_from(std::span<const char* const> names) {
   find("cublasLtMatmulPreferenceSetAttribute", api.matmul_preference_set_attribute);
   find("cublasLtMatmulAlgoGetHeuristic", api.matmul_algo_get_heuristic);
   find("cublasLtMatmul", api.matmul);
-  if (!find.first_missing().empty()) return without(text(opened, " has no function ", find.first_missing()));
+  if (!find.first_missing().empty()) return without(text(name, " has no function ", find.first_missing()));
   return api;
+}
+
+// A library may open and yet be newer than the driver can run.
+bool starts(const Api& api) {
+  Context* context = nullptr;
+  if (api.create(&context) != Status::success) return false;
+  api.destroy(context);
+  return true;
+}
+
+}  // namespace
+
+Api load_from(std::span<const char* const> names, const std::function<Api(const char* name)>& open) {
+  Api complete;
+  bool found = false;
+  std::string why;
+  for (const char* name : names) {
+    Api api = open(name);
+    if (!api.missing.empty()) {
+      why += (why.empty() ? "" : "; ") + api.missing;
+    } else if (starts(api)) {
+      return api;
+    } else if (!found) {
+      complete = std::move(api);
+      found = true;
+    }
+  }
+  return found ? complete : without("cuBLASLt cannot be opened (" + why + ")");
+}
+
+Api load_from(std::span<const char* const> names) {
+  return load_from(names, open_library);
 }
 
 }  // namespace hearth::cublaslt

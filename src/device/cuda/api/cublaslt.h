@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -106,9 +107,12 @@ struct Api {
   std::string missing;  // why there is no library, in one clause
 };
 
-// Opens the library for good.
+// Opens the library for good: the newest version that starts with this machine's driver.
 Api load();
-// The same with other names, the first that opens.
+// The same with other names, each tried in turn: the first that starts.  When none does, the first that has
+// every function, so that its own error can be shown; and `missing` says why where there is none either.
 Api load_from(std::span<const char* const> names);
+// The same with another way to open one: its functions, or `missing`.
+Api load_from(std::span<const char* const> names, const std::function<Api(const char* name)>& open);
 
 }  // namespace hearth::cublaslt

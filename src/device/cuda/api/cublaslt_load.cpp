@@ -1,4 +1,5 @@
-// The versions of cuBLASLt that are tried.  A file of its own, because the emulated build replaces it.
+// The versions of cuBLASLt that are tried, the newest first.  A file of its own, because the emulated build
+// replaces it.
 #include "device/cuda/api/cublaslt.h"
 
 namespace hearth::cublaslt {
