@@ -29,15 +29,15 @@ class NcclMesh::Half {
  public:
   Half(NcclMesh& mesh, const NcclMessage& m) : mesh_(mesh), sends_(m.sends) {
     buffer_ = mesh.context_->createUnboundBuffer(m.data, m.bytes);
-    {
-      const std::lock_guard lock(mesh_.mutex_);
-      if (mesh_.aborted_) throw std::runtime_error("aborted");
-      mesh_.waiting_.insert(buffer_.get());
-    }
+    // Under the lock, so that an abort finds it either not started or waiting; starting throws when the peer
+    // is lost, and then nothing must wait.
+    const std::lock_guard lock(mesh_.mutex_);
+    if (mesh_.aborted_) throw std::runtime_error("aborted");
     if (sends_)
       buffer_->send(m.peer, m.tag, 0, m.bytes);
     else
       buffer_->recv(m.peer, m.tag, 0, m.bytes);
+    mesh_.waiting_.insert(buffer_.get());
   }
   ~Half() {
     const std::lock_guard lock(mesh_.mutex_);

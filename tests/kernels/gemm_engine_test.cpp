@@ -425,7 +425,7 @@ TEST_F(CublasLtGemm, SaysWhatTheLibraryRefuses) {
 }
 
 // Where it has no algorithm for the product alone, nothing stands in.
-TEST(CublasLtGemm, SaysThatTheLibraryHasNoAlgorithm) {
+TEST_F(CublasLtGemm, SaysThatTheLibraryHasNoAlgorithm) {
   cublaslt::Api api = cublaslt::load();
   api.matmul_algo_get_heuristic = [](cublaslt::Context*, cublaslt::MatmulDesc*, cublaslt::MatrixLayout*,
                                      cublaslt::MatrixLayout*, cublaslt::MatrixLayout*,
