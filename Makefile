@@ -39,7 +39,7 @@ CUDA_HOST := $(sort $(shell find src/device/cuda src/comm/nccl -name '*.cpp' \( 
 SRC := $(sort $(filter-out $(CUDA_HOST),$(shell find src -name '*.cpp')))
 LIB_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter-out src/main.cpp,$(SRC)))
 TEST_SRC := $(sort $(shell find tests -name '*.cpp' -not -path 'tests/fuzz/*' -not -path 'tests/bench/*' \
-  -not -path 'tests/emulator/*' -not -path 'tests/kernels/*'))
+  -not -path 'tests/emulator/*' -not -path 'tests/kernels/*' -not -path 'tests/faulty/*'))
 TEST_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(TEST_SRC))
 FUZZ_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(sort $(wildcard tests/fuzz/*.cpp)))
 # The benchmark's cases and their checks are tested on the emulated GPU, so its tests belong to the kernel tests.
@@ -83,6 +83,9 @@ CUDA_FLAGS := -I. -Itests/gpu -Itests $(addprefix -isystem ,$(wildcard $(CUDA_HO
 NVCC_FLAGS := -std=c++20 -O3 --expt-relaxed-constexpr $(NVCC_OPTIONS) -ccbin $(CXX) -I. -Isrc -Itests \
   $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) $(if $(WERROR),-Werror all-warnings) -MMD -MP
 
+# Programs that `make test` runs.
+TESTED := hearth hearth-tests hearth-faulty hearth-emulated hearth-kernel-tests hearth-kernel-tests-checked hearth-conformance-emulated
+
 # Programs of `make bundle`.
 BUNDLED := hearth hearth-bench hearth-gpu-tests hearth-conformance hearth-conformance-emulated
 
@@ -114,9 +117,7 @@ quickstart: all  ## fetch a small real corpus, train a small GPT on it, print a 
 	@scripts/quickstart.sh
 
 test: setup  ## build and run all tests
-	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/hearth $(BUILD)/hearth-tests $(BUILD)/hearth-emulated $(BUILD)/hearth-kernel-tests \
-	  $(BUILD)/hearth-kernel-tests-checked $(BUILD)/hearth-conformance-emulated \
-	  $(if $(ARCHS),$(BUILD)/hearth-gpu-tests,$(GPU_TESTS_COMPILE))
+	@$(MAKE) --no-print-directory $(JOBS) $(addprefix $(BUILD)/,$(TESTED)) $(if $(ARCHS),$(BUILD)/hearth-gpu-tests,$(GPU_TESTS_COMPILE))
 	@tests/run.sh $(BUILD)
 
 test-long: setup  ## soak, fuzz, kill loops, full matrices
@@ -162,6 +163,10 @@ $(BUILD)/hearth-bench-emulated: $(BENCH_MAIN) $(BENCH_OBJ) $(EMULATED_OBJ) $(BUI
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
 $(BUILD)/hearth-emulated: $(BUILD)/obj/src/main.o $(EMULATED_OBJ) $(BUILD)/libhearth.a
+	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
+
+# Its CUDA device is the CPU with faults on demand.
+$(BUILD)/hearth-faulty: $(BUILD)/obj/src/main.o $(BUILD)/obj/tests/faulty/faulty_device.o $(BUILD)/libhearth.a
 	$(CXX) -o $@ $^ $(LDFLAGS_ALL) $(LIBS)
 
 $(BUILD)/hearth-kernel-tests: $(EMULATED_OBJ) $(EMULATED_TEST_OBJ) $(BENCH_OBJ) $(BENCH_TEST_OBJ) $(BUILD)/libhearth.a
@@ -237,4 +242,5 @@ $(BUILD)/cuda-flags: FORCE
 
 -include $(CUDA_OBJ:.o=.d) $(GPU_TEST_OBJ:.o=.d)
 -include $(GPU_TESTS_COMPILE:.ok=.d) $(EMULATED_OBJ:.o=.d) $(EMULATED_TEST_OBJ:.o=.d) $(CHECKED_OBJ:.o=.d)
--include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(BENCH_TEST_OBJ:.o=.d) $(BENCH_MAIN:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/obj/src/main.d
+-include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(BENCH_TEST_OBJ:.o=.d) $(BENCH_MAIN:.o=.d) $(FUZZ_OBJ:.o=.d)
+-include $(BUILD)/obj/src/main.d $(BUILD)/obj/tests/faulty/faulty_device.d

@@ -16,6 +16,7 @@ cores=$(nproc)
 shards=${SHARDS:-$((cores < 2 ? cores : 2))}
 export HEARTH_BINARY=${HEARTH_BINARY:-$build/hearth}
 export HEARTH_EMULATED=${HEARTH_EMULATED:-$build/hearth-emulated}
+export HEARTH_FAULTY=${HEARTH_FAULTY:-$build/hearth-faulty}
 
 if [[ ! -x $program ]]; then
   echo "tests/run.sh: there is no $program; run 'make test'." >&2

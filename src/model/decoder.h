@@ -7,25 +7,25 @@
 #include <span>
 #include <vector>
 
+#include "model/predictor.h"
 #include "model/stage.h"
 
 namespace hearth {
 
-class Decoder {
+class Decoder final : public Predictor {
  public:
   // `parameters` must hold the whole model and outlive the decoder.
   Decoder(const ModelConfig& model, Precision precision, Device& device, const ParameterSet& parameters);
 
-  int64_t context() const { return model_.context; }
+  int64_t context() const override { return model_.context; }
   // Tokens in the cache.
-  int64_t length() const { return length_; }
+  int64_t length() const override { return length_; }
 
-  // Empties the cache and runs the whole prompt: 1 .. context() tokens.
-  void prefill(std::span<const int32_t> tokens);
-  // Runs one more token; length() must be below context().
-  void step(int32_t token);
-  // Copies the logits after the last token, without padding, to the host as fp32: [vocab].
-  void logits(std::vector<float>& out);
+  // Empties the cache and runs the whole prompt.
+  void prefill(std::span<const int32_t> tokens) override;
+  // Runs one more token.
+  void step(int32_t token) override;
+  void logits(std::vector<float>& out) override;
 
  private:
   void carve(Carver& memory);

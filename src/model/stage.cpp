@@ -146,7 +146,7 @@ void Stage::forward(int slot, const Microbatch& batch) {
   const Tensor normed = stream_rows(memory_.work.normed_final, batch);
   complete(stream, output(slot, batch), last() ? final_norm_ : Affine{}, normed,
            stream_rows(s.mean_final, batch), stream_rows(s.rstd_final, batch));
-  if (last()) head(s, batch, normed);
+  if (last() && batch.loss) head(s, batch, normed);
 }
 
 void Stage::embed(const Slot& s, const Microbatch& batch, const Tensor& x) {
@@ -229,6 +229,15 @@ void Stage::head(const Slot& s, const Microbatch& batch, const Tensor& normed) {
                batch.train ? d_input.rows(begin, count) : Tensor{});
   }
   if (batch.train) tp_.leave(d_normed, whole(batch));
+}
+
+Tensor Stage::logits(const Microbatch& batch, int64_t row) {
+  check(last() && !batch.loss, "logits behind a pass for the loss, or not on the last stage");
+  // Column-parallel: replicated or split by rows before, replicated after.
+  const Tensor input = tp_.enter(stream_rows(memory_.work.normed_final, batch), whole(batch));
+  const Tensor logits = memory_.work.logits.rows(0, 1);
+  ops_.linear_forward(input.rows(row, 1), head_.weight, {}, logits);
+  return logits;
 }
 
 // d_normed may be the memory of normed: it is written when the chunk of normed has been used.

@@ -30,6 +30,7 @@ struct Microbatch {
   int64_t rows = 0;           // B
   int64_t time = 0;           // T
   bool train = true;          // dropout is on and backward will follow; false: only the loss is wanted
+  bool loss = true;           // false: not even that, but logits()
 };
 
 // The tensors of a linear layer or a norm, and their gradients.
@@ -70,6 +71,10 @@ class Stage {
   // training computes the gradient of the loss down to the output of the final norm and the head's weight
   // gradient.
   void forward(int slot, const Microbatch& batch);
+
+  // On the last stage, behind forward() of a microbatch without loss: the logits after token `row` of it, of
+  // this rank's part of the vocabulary: [1, V].  Valid until the next forward().
+  Tensor logits(const Microbatch& batch, int64_t row);
 
   // Backward of the same microbatch; adds to every weight gradient.  A stage that is not the last one reads
   // the gradient of output() from d_output(); one that is not the first leaves the gradient of input() in

@@ -51,26 +51,44 @@ void Pipeline::clear_loss() {
     stage->clear_loss();
 }
 
+namespace {
+
+std::vector<Microbatch> microbatches_of(std::span<const HostBatch> batches, int64_t first_sample,
+                                        int64_t time, bool train) {
+  std::vector<Microbatch> microbatches;
+  for (const HostBatch& host : batches)
+    microbatches.push_back({host.first_sample - first_sample, host.rows, time, train});
+  return microbatches;
+}
+
+}  // namespace
+
 void Pipeline::train(std::span<const HostBatch> batches, int64_t first_sample,
                      const std::function<void(int64_t)>& layer_done) {
-  run(schedule_, batches, first_sample, true, layer_done);
+  run(schedule_, batches, microbatches_of(batches, first_sample, model_.context, true), layer_done);
+}
+
+Schedule Pipeline::forward_only(int64_t microbatches) const {
+  return make_schedule(ScheduleKind::forward_only, schedule_.stages, static_cast<int>(stages_.size()),
+                       static_cast<int>(microbatches));
 }
 
 void Pipeline::evaluate(std::span<const HostBatch> batches) {
-  const int chunks = static_cast<int>(stages_.size());
-  const Schedule schedule =
-      make_schedule(ScheduleKind::forward_only, schedule_.stages, chunks, static_cast<int>(batches.size()));
-  run(schedule, batches, 0, false, {});
+  run(forward_only(static_cast<int64_t>(batches.size())), batches,
+      microbatches_of(batches, 0, model_.context, false), {});
 }
 
-void Pipeline::run(const Schedule& schedule, std::span<const HostBatch> batches, int64_t first_sample,
-                   bool train, const std::function<void(int64_t)>& layer_done) {
+Tensor Pipeline::predict(const std::vector<int32_t>& tokens, int64_t row) {
+  const HostBatch host{0, 1, tokens, {}};
+  const Microbatch microbatch{0, 1, static_cast<int64_t>(tokens.size()), false, false};
+  run(forward_only(1), {&host, 1}, {&microbatch, 1}, {});
+  return last_stage() ? stages_.back()->logits(microbatch, row) : Tensor{};
+}
+
+void Pipeline::run(const Schedule& schedule, std::span<const HostBatch> batches,
+                   std::span<const Microbatch> microbatches, const std::function<void(int64_t)>& layer_done) {
   check(static_cast<int>(batches.size()) == schedule.microbatches, "got ", batches.size(),
         " microbatches for a ", "schedule of ", schedule.microbatches);
-  std::vector<Microbatch> microbatches;
-  for (const HostBatch& host : batches)
-    microbatches.push_back({host.first_sample - first_sample, host.rows, model_.context, train});
-
   for (const Action& action : schedule.actions[static_cast<size_t>(groups_.grid.at(Axis::pipeline))]) {
     Stage& stage = *stages_[static_cast<size_t>(action.chunk)];
     const size_t m = static_cast<size_t>(action.microbatch);

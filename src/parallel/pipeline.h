@@ -45,6 +45,9 @@ class Pipeline {
              const std::function<void(int64_t)>& layer_done);
   // Forward only.
   void evaluate(std::span<const HostBatch> batches);
+  // Forward only, of one sequence: on the last stage, the logits after token `row`, of this rank's part of
+  // the vocabulary, [1, V], valid until the next pass; absent on the others.
+  Tensor predict(const std::vector<int32_t>& tokens, int64_t row);
 
   bool first_stage() const { return groups_.grid.first(Axis::pipeline); }
   bool last_stage() const { return groups_.grid.last(Axis::pipeline); }
@@ -54,8 +57,9 @@ class Pipeline {
   const Tensor& loss_total() const { return stages_.back()->loss_total(); }
 
  private:
-  void run(const Schedule& schedule, std::span<const HostBatch> batches, int64_t first_sample, bool train,
-           const std::function<void(int64_t)>& layer_done);
+  void run(const Schedule& schedule, std::span<const HostBatch> batches,
+           std::span<const Microbatch> microbatches, const std::function<void(int64_t)>& layer_done);
+  Schedule forward_only(int64_t microbatches) const;
   void exchange(const Action& action, std::span<const Microbatch> microbatches);
   int slot(int chunk, int microbatch) const { return microbatch % slots_[static_cast<size_t>(chunk)]; }
 

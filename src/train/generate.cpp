@@ -46,27 +46,27 @@ std::span<const int32_t> newest(const std::vector<int32_t>& ids, int64_t count) 
 
 }  // namespace
 
-void generate(Decoder& decoder, const Tokenizer& tokenizer, const std::string& prompt,
+void generate(Predictor& predictor, const Tokenizer& tokenizer, const std::string& prompt,
               const SamplingConfig& sampling, const std::function<void(std::string_view)>& emit,
               const std::function<bool()>& stop) {
   std::vector<int32_t> ids = prompt_ids(tokenizer, prompt);
   const PhiloxKey key = random_key(sampling.seed, RandomDomain::sampling, 0);
   Utf8Stream stream(emit);
   std::vector<float> logits;
-  decoder.prefill(newest(ids, decoder.context()));
+  predictor.prefill(newest(ids, predictor.context()));
   for (int64_t i = 0; i < sampling.tokens; ++i) {
     if (stop && stop()) break;
-    decoder.logits(logits);
+    predictor.logits(logits);
     const double uniform = uniform_open(random_block(key, static_cast<uint64_t>(i))[0]);
     const int32_t id = static_cast<int32_t>(pick_token(logits, sampling, uniform));
     if (tokenizer.end_of_text() == id) break;
     stream.add(tokenizer.decode(id));
     ids.push_back(id);
     if (i + 1 == sampling.tokens) break;
-    if (decoder.length() < decoder.context())
-      decoder.step(id);
+    if (predictor.length() < predictor.context())
+      predictor.step(id);
     else
-      decoder.prefill(newest(ids, std::max<int64_t>(1, decoder.context() / 2)));
+      predictor.prefill(newest(ids, std::max<int64_t>(1, predictor.context() / 2)));
   }
   stream.finish();
 }

@@ -39,8 +39,8 @@ void generate(const LoadedModel& model, Device& device, const std::string& promp
               const SamplingConfig& sampling, const std::function<void(std::string_view)>& emit,
               const std::function<bool()>& stop);
 
-// The same with a decoder that exists already (samples during training).
-void generate(Decoder& decoder, const Tokenizer& tokenizer, const std::string& prompt,
+// The same with a model that is there already (samples during training).
+void generate(Predictor& predictor, const Tokenizer& tokenizer, const std::string& prompt,
               const SamplingConfig& sampling, const std::function<void(std::string_view)>& emit,
               const std::function<bool()>& stop);
 

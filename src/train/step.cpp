@@ -297,6 +297,11 @@ EvaluationResult StepRunner::evaluate(const Dataset& dataset, int64_t tokens,
   return {total / static_cast<double>(samples * context), StopWish::none};
 }
 
+StopWish StepRunner::agree(StopWish mine) {
+  clear_totals();
+  return strongest(reduce_totals(mine).wishes);
+}
+
 std::optional<OddReplica> StepRunner::odd_replica() {
   return find_odd_replica(device_, config_.model, parameters_, optimizer_, groups_);
 }

@@ -82,6 +82,11 @@ class StepRunner {
   // state. `wish` is asked after every pass through the pipeline.
   EvaluationResult evaluate(const Dataset& dataset, int64_t tokens, const std::function<StopWish()>& wish);
 
+  // What all ranks do when this one wishes for `mine`.  All ranks call it.
+  StopWish agree(StopWish mine);
+  // For passes without a loss (SplitDecoder), between steps.
+  Pipeline& pipeline() { return pipeline_; }
+
   // The first tensor whose copies differ between ranks, if any: the same answer on all ranks.
   std::optional<OddReplica> odd_replica();
   // Whether all weights of all ranks are finite.

@@ -14,13 +14,13 @@
 #include "base/version.h"
 #include "model/sharding.h"
 #include "parallel/world.h"
-#include "train/generate.h"
 #include "train/log.h"
 #include "train/lr_schedule.h"
 #include "train/memory_fit.h"
 #include "train/report.h"
 #include "train/resume.h"
 #include "train/run_directory.h"
+#include "train/run_sampler.h"
 #include "train/step.h"
 #include "train/stop.h"
 
@@ -112,7 +112,7 @@ class Trainer {
   std::unique_ptr<LineFile> metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;
   std::unique_ptr<StepRunner> runner_;
-  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<RunSampler> sampler_;
   std::unique_ptr<Loader> loader_;
 
   StopWish agreed_stop_ = StopWish::none;  // of all ranks, in the last step or evaluation
@@ -219,12 +219,9 @@ void Trainer::build() {
   state_.config = values_;
   state_.data_fingerprint = corpus_->train.fingerprint();
   state_.tokenizer_json = corpus_->tokenizer ? corpus_->tokenizer->to_json() : "";
-  const bool whole_model = config_.parallel.tensor == 1 && config_.parallel.pipeline == 1;
-  if (config_.sample.every > 0 && !whole_model)
-    log_.line("note: no samples during the run: the model is split over ranks; use hearth generate");
-  if (config_.sample.every > 0 && corpus_->tokenizer && whole_model && world_->leader())
-    decoder_ =
-        std::make_unique<Decoder>(config_.model, config_.train.precision, *device_, runner_->parameters());
+  if (config_.sample.every > 0 && corpus_->tokenizer)
+    sampler_ =
+        std::make_unique<RunSampler>(config_, *corpus_->tokenizer, *device_, *runner_, world_->groups());
   // Rank d of D takes rows [(j D + d) rows, ...) of the step for its microbatch j.
   const int64_t rows = micro_batch_of(config_.train);
   const Communicator& data = *world_->groups().data;
@@ -423,15 +420,10 @@ void Trainer::evaluate_now() {
 }
 
 void Trainer::sample_now() {
-  if (!decoder_) return;
-  SamplingConfig sampling;
-  sampling.tokens = config_.sample.tokens;
-  sampling.seed = config_.train.seed;
-  std::string sample;
-  const auto collect = [&sample](std::string_view piece) { sample += piece; };
-  generate(*decoder_, *corpus_->tokenizer, config_.sample.prompt, sampling, collect,
-           [] { return stop_signal() != 0; });
-  log_.line(text("step ", state_.step, "  sample: ", config_.sample.prompt, sample));
+  if (!sampler_) return;
+  const RunSampler::Sample sample = sampler_->draw([this] { return wish(); });
+  if (sample.stop != StopWish::none) agreed_stop_ = sample.stop;
+  log_.line(text("step ", state_.step, "  sample: ", sample.text));
 }
 
 void Trainer::save() {

@@ -71,6 +71,30 @@ TEST(LayoutsInBf16, DifferByRoundingsOnly) {
   expect_same_curve(dir / "spread", dir / "one", 1e-2, "bf16");
 }
 
+// The sample that a run logged behind its last step: many lines, perhaps.
+std::string sample_of(const fs::path& run) {
+  const std::string log = read_file(run / "log.txt");
+  const size_t begin = log.find("  sample: ");
+  const size_t end = log.find("step 7  saved");
+  return begin < end && end != std::string::npos ? log.substr(begin, end - begin) : "";
+}
+
+TEST(LayoutSamples, AreTheSameText) {
+  TempDir dir;
+  const Words options = {"--sample.every=7", "--sample.tokens=120", "--sample.prompt=The "};
+  ASSERT_EQ(layout_run(testing::one(), dir / "one", options).code, 0);
+  const std::string want = sample_of(dir / "one");
+  ASSERT_GT(want.size(), 60u) << want;
+  for (const RankLayout& layout :
+       {testing::data2(), testing::tensor2(), testing::pipeline2(), testing::interleaved(),
+        testing::tensor2_pipeline2(), testing::tensor2_sequence(), testing::tensor2_pipeline2_sequence(),
+        testing::tensor2_data2_zero()}) {
+    const Outcome spread = layout_run(layout, dir / layout.name, options);
+    ASSERT_EQ(spread.code, 0) << spread.output;
+    EXPECT_EQ(sample_of(dir / layout.name), want) << layout.name;
+  }
+}
+
 // The tensors of a safetensors file, all f32.
 std::map<std::string, std::vector<float>> tensors_of(const std::string& file) {
   uint64_t length = 0;

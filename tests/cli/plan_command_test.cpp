@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "support/train_run.h"
 #include "train/layout_check.h"
@@ -58,12 +59,43 @@ TEST(PlanCommand, NeedsNoData) {
   const Outcome outcome = run_program(hearth(
       {"plan", "configs/gpt3-6.7b.toml", "--ranks", "64", "--data.train=absent.bin", "--peak-tflops=100"}));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  for (const char* part : {"tensor 8 x data 2 x pipeline 4", "without the data: ", "stage 3 |", "100 TFLOP/s",
-                           "rank = t + 8 x (d + 2 x p)"})
+  for (const char* part : {"tensor 8 (sequence parallel) x data 2 x pipeline 4",
+                           "without the data: ", "stage 3 |", "100 TFLOP/s", "rank = t + 8 x (d + 2 x p)"})
     EXPECT_NE(outcome.output.find(part), std::string::npos) << part << outcome.output;
   const Outcome vocab = run_program(hearth({"plan", "configs/tiny.toml", "--data.train=absent.bin"}));
   EXPECT_EQ(vocab.code, 2);
   EXPECT_NE(vocab.output.find("--model.vocab=50257"), std::string::npos) << vocab.output;
+}
+
+// For the ranks that its first lines speak of.
+TEST(PlanCommand, PlansEveryConfig) {
+  std::map<std::string, int> ranks{{"gpt2-124m-2gpu", 2},
+                                   {"gpt2-1558m-8gpu", 8},
+                                   {"gpt3-6.7b", 64},
+                                   {"gpt3-13b", 64},
+                                   {"gpt2-124m", 1},
+                                   {"reference", 1},
+                                   {"shakespeare-char", 1},
+                                   {"shakespeare-char-cpu", 1},
+                                   {"tiny", 1}};
+  size_t planned = 0;
+  for (const auto& entry : fs::directory_iterator("configs")) {
+    const std::string name = entry.path().stem().string();
+    ASSERT_TRUE(ranks.contains(name)) << name << ": for how many ranks is it?";
+    std::vector<std::string> words{"plan", entry.path().string(), "--ranks", std::to_string(ranks[name]),
+                                   "--data.train=absent.bin"};
+    // What has no vocabulary takes it from the data.
+    Outcome outcome = run_program(hearth(words));
+    if (outcome.output.find("--model.vocab=") != std::string::npos) {
+      words.push_back("--model.vocab=256");
+      outcome = run_program(hearth(words));
+    }
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_NE(line_with(outcome.output, "memory "), "") << name << outcome.output;
+    EXPECT_NE(line_with(outcome.output, "run "), "") << name << outcome.output;
+    ++planned;
+  }
+  EXPECT_EQ(planned, ranks.size());
 }
 
 TEST(PlanCommand, RefusesWhatCannotBe) {
