@@ -1,8 +1,8 @@
 // AdamW with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2) over a table of runs.
 //
 //   g = grad clip_scale;   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
-//   master -= lr (m / c1 / (sqrt(v / c2) + eps) + [decay] weight_decay master);   weight = round(master);
-//   grad = 0
+//   master -= lr (m / c1 / (sqrt(v / c2) + eps) + [decay] weight_decay master)
+//   weight = round(master);   grad = 0
 //
 // lr, clip_scale, c1 and c2 are read on the device: the host need not know the norm of the gradient.
 // The table, up to 32 runs, travels as an argument of the kernel.  A block updates 2048 neighbouring elements

@@ -11,15 +11,17 @@
 //
 // q, k, v are read in place from their fused activation, and out is written as [B, T, H, D].
 //
-// Launch: one block of 4 warps per head of a sequence and 128 queries (64 when D > 64); the blocks of one
-//   head are neighbours, so that its keys stay in the L2 cache, the longest first.  A warp owns 32 (16)
-//   queries: 32, so that each fragment of keys and values is used twice and shared memory keeps up with the
-//   tensor cores.
-// Shared memory:  Q rows x D | K 64 x D | V 64 x D | K' | V'    rows padded by 16 bytes; ' = the next tile,
-// in
-//   flight.  55 KiB for D = 64, 85 KiB for D = 128.
+// Launch.  One block of 4 warps per head of a sequence and 128 queries (64 when D > 64); the blocks of one
+// head are neighbours, so that its keys stay in the L2 cache, the longest first.  A warp owns 32 (16) queries:
+// 32, so that each fragment of keys and values is used twice and shared memory keeps up with the tensor cores.
+//
+// Shared memory, rows padded by 16 bytes; ' is the next tile, in flight:
+//
+//   Q rows x D | K 64 x D | V 64 x D | K' 64 x D | V' 64 x D        55 KiB for D = 64, 85 KiB for D = 128
+//
 // Registers (D = 64): 64 S + 64 o + fragments; those of q are read again for every tile, which costs shared
-//   memory a quarter more reads and leaves registers to hide latency with.
+// memory a quarter more reads and leaves registers to hide latency with.
+//
 // Work: 2 D T^2 FLOP per head (4 D for each pair i >= j).  Bytes: q, out, lse once, k and v once from memory.
 #include "kernels/attention.cuh"
 

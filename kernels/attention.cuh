@@ -3,8 +3,8 @@
 // A warp owns rows of 16 (queries, or keys in the backward pass of keys and values) and meets tiles of the
 // other kind.  Two products appear everywhere: S = A B^T, whose right side has its rows along the shared
 // dimension D, and O += P B, whose left side P is an accumulator of the first product: the accumulators of
-// two neighbouring 16x8 tiles are, rounded to bf16, the A fragment of one 16x16 tile, so P never leaves its
-// registers.
+// two neighbouring 16x8 tiles are, rounded to bf16, the A fragment of one 16x16 tile,
+// so P never leaves its registers.
 #pragma once
 
 #include <type_traits>

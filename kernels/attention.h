@@ -38,8 +38,8 @@ struct HeadsView<const bf16> {
   int64_t batch_stride, token_stride, head_stride;
 };
 
-// out = softmax(q k^T / sqrt(D), causal) v;  lse [B, H, T] = natural log of the sum of exp of the scaled
-// scores.
+// out = softmax(q k^T / sqrt(D), causal) v;
+// lse [B, H, T] = natural log of the sum of exp of the scaled scores.
 void attention_forward(const AttentionShape& shape, const HeadsView<const bf16>& q,
                        const HeadsView<const bf16>& k, const HeadsView<const bf16>& v,
                        const HeadsView<bf16>& out, float* lse, cudaStream_t stream);

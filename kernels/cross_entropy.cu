@@ -1,7 +1,9 @@
 // Cross-entropy in halves, so that shards of the vocabulary can combine in between.
 //
-//   statistics:  max[r] = max over valid v of x[r, v];  sum[r] = sum of exp(x[r, v] - max);  target[r] = x[r,
-//   t] finish:      loss[r] = log(sum) + (max - target);     dx = (exp(x - max) / sum - onehot(t)) loss_scale
+//   statistics:  max[r] = max over valid v of x[r, v];    sum[r] = sum over them of exp(x[r, v] - max[r])
+//                target[r] = x[r, t] of the target t, where this shard has it
+//   rescale:     sum *= exp(max - global max);    max = global max
+//   finish:      loss[r] = log(sum) + (max - target);    dx = (exp(x - max) / sum - onehot(t)) loss_scale
 //
 // logits [N, V] bf16, statistics and losses [N] fp32.  A block per row, up to 512 threads (a number that
 // depends on V alone); a thread takes 8 neighbouring columns at a time.

@@ -1,7 +1,8 @@
 // Token and position embeddings: gathers of rows, and scatters that add in the order of r without atomics.
 //
-//   out[r] = table[token[r]];   x[r] = dropout(x[r] + table[position[r]]);   backward: dtable[index[r]] +=
-//   d[r]
+//   tokens:     out[r] = table[token[r]]
+//   positions:  x[r] = dropout(x[r] + table[position[r]])
+//   backward:   dtable[index[r]] += d[r]
 //
 // [N, C] bf16, table [V, C] bf16, dtable [V, C] fp32, indices [N] i32.
 //

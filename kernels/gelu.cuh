@@ -2,6 +2,7 @@
 //
 //   gelu(x) = x/2 (1 + tanh u) = x s,   u = sqrt(2/pi) (x + 0.044715 x^3),   s = 1 / (1 + exp(-2u))
 //   gelu'(x) = s + 2 x s (1 - s) du/dx
+//
 // One ex2 and one rcp each.  The sigmoid form loses no digits where tanh u is near -1.  Products and sums are
 // fused by hand, so that the fused GEMM and the recomputing kernel give the same bits.
 #pragma once

@@ -1,5 +1,5 @@
-// The choice between the GEMM engines, and what they share: plans, checks, the ordered addition of partial
-// sums.
+// The choice between the GEMM engines, and what they share: plans, checks,
+// the ordered addition of partial sums.
 #include <algorithm>
 
 #include "kernels/gemm_common.cuh"

@@ -20,12 +20,11 @@
 //   192 KiB   staging: per consumer warp a ring of 2 panels 16 x 64: 8 x 2 x 2 KiB
 //   224 KiB   full[4], empty[4]: mbarriers of 8 bytes
 //
-// All tiles have rows of 128 bytes and the 128-byte swizzle.  K-major: [mn][64 k].  Otherwise panels of 64
-// mn, one after another: [mn / 64][64 k][64 mn].
+// All tiles have rows of 128 bytes and the 128-byte swizzle.  K-major: [mn][64 k].  Otherwise panels of
+// 64 mn, one after another: [mn / 64][64 k][64 mn].
 //
-//   full[s]   phase i ends when stage s holds its i-th contents: the producer has arrived, all bytes have
-//   come. empty[s]  phase i ends when everybody is done with them: 8 consumer warps, and 2 summing warps if
-//   there
+//   full[s]   phase i ends when stage s holds its i-th contents: the producer has arrived, and all bytes.
+//   empty[s]  phase i ends when everybody is done with them: 8 consumer warps, and 2 summing warps if there
 //             are column sums.  The producer's first wait, for parity 1, passes at once.
 //
 // Epilogues that read a matrix (gelu' of the pre-activation) get it through the same ring: its 128 x 256 tile
@@ -390,8 +389,8 @@ __device__ __forceinline__ void consume(const TensorMaps& maps, const GemmArgs& 
   staging.finish();
 }
 
-// Warp `panel` of two: sums over k of 64 columns of A.  Lane: 8 columns (lane % 8) of every 4th row (lane /
-// 8).
+// Warp `panel` of two: sums over k of 64 columns of A.  A lane takes 8 columns (lane % 8) of every 4th row
+// (lane / 8).
 __device__ __forceinline__ void add_columns(float (&sum)[chunk_elements], SharedAddress panel) {
   const SharedTile<block_k, panel_columns> tile{panel};
 #pragma unroll 4

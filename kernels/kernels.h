@@ -2,8 +2,8 @@
 //
 // Pointers are device memory; sizes are in elements; everything is ordered on `stream` and returns at once. A
 // launcher check()s shapes and alignment, which its caller guarantees, and throws Error(device) when the GPU
-// refuses the launch.  Nothing here allocates: where a kernel needs room, `..._workspace_bytes` says how
-// much.
+// refuses the launch.  Nothing here allocates: where a kernel needs room,
+// `..._workspace_bytes` says how much.
 #pragma once
 
 #include <cstddef>

@@ -7,8 +7,7 @@
 //   TMA load -> mbarrier_wait -> ldmatrix or wgmma: no fence.
 //   shared_store or stmatrix -> fence_proxy_async by every writing thread -> barrier -> TMA store or wgmma.
 //   shared_load or ldmatrix -> fence_proxy_async by every reader -> barrier -> TMA load into the same bytes.
-//   TMA store -> bulk_commit -> bulk_wait_read before its shared memory is written again; before the kernel
-//   ends.
+//   TMA store -> bulk_commit -> bulk_wait_read before its shared memory is written again or the kernel ends.
 #pragma once
 
 #include "kernels/ptx.cuh"
@@ -235,8 +234,8 @@ __device__ __forceinline__ void wgmma_commit(Site site = Site::here()) {
   emulator::wgmma_commit(site);
 #endif
 }
-// Waits until at most the youngest `groups` groups are in flight; before that nobody may touch their
-// accumulators.
+// Waits until at most the youngest `groups` groups are in flight;
+// before that nobody may touch their accumulators.
 template <int groups>
 __device__ __forceinline__ void wgmma_wait(Site site = Site::here()) {
 #if defined(__CUDACC__)

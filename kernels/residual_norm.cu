@@ -5,8 +5,7 @@
 //              normed = (x - mean) rstd weight + bias
 //   backward:  with x^ = (x - mean) rstd and g = d_normed weight, rows summed over C:
 //              d_residual += rstd (g - mean(g) - x^ mean(g x^));      d_branch = dropout mask of d_residual
-//              d_weight += sum over N of d_normed x^;   d_bias += ... d_normed;   d_branch_bias += ...
-//              d_branch
+//              over N: d_weight += sum of d_normed x^;  d_bias += d_normed;  d_branch_bias += d_branch
 //
 // Forward.  A warp per row, up to 8 rows per block, no barrier.  The rounded row waits in shared memory, 2C
 // bytes per warp, for the second and third pass: each lane reads back only what it wrote.  Variance is summed

@@ -4,8 +4,7 @@
 // of tests/emulator, which runs and checks them without a GPU.  This header and ptx.cuh / ptx_sm90.cuh (one
 // function per PTX instruction) are the only places with `#if` or `asm`.  The rules for a kernel author:
 //
-//   * Write plain CUDA: __global__, threadIdx, __launch_bounds__, __syncthreads(), __shfl_xor_sync(full_warp,
-//   ...).
+//   * Write plain CUDA: __global__, threadIdx, __launch_bounds__, __syncthreads(), __shfl_xor_sync().
 //     Blocks are one-dimensional.
 //   * No static __shared__.  There is one dynamic buffer; a constexpr layout gives each part an offset from
 //     shared_memory() (1024-byte aligned).  Shared memory is addressed by 32-bit numbers (SharedAddress),
@@ -16,8 +15,8 @@
 //   * A kernel is started by launch(kernel, grid, block, shared_bytes, stream, arguments...) from a launcher
 //     declared in kernels.h.
 //
-// elementwise.cu is the smallest example, gemm_sm80.cu shows shared memory, copies in flight and tensor
-// cores.
+// elementwise.cu is the smallest example, gemm_sm80.cu shows shared memory,
+// copies in flight and tensor cores.
 #pragma once
 
 #include <cstddef>
@@ -216,8 +215,8 @@ inline void check_cuda(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail_device("the GPU refused to ", what, ": ", cudaGetErrorString(status));
 }
 
-// kernel<<<grid, block, shared_bytes, stream>>>(arguments...), with arguments converted to the kernel's
-// types.
+// kernel<<<grid, block, shared_bytes, stream>>>(arguments...),
+// with arguments converted to the kernel's types.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             A&&... arguments) {

@@ -71,7 +71,6 @@ void Stage::set_input(int slot, const Microbatch& batch, std::span<const int32_t
 }
 
 // ---- views
-// ----------------------------------------------------------------------------------------------------
 
 LayerActivations Stage::view(const LayerActivations& a, const Microbatch& batch) const {
   const int64_t n = tokens_of(batch);
@@ -131,7 +130,6 @@ Tensor Stage::d_branch(const Microbatch& batch) const {
 }
 
 // ---- forward
-// --------------------------------------------------------------------------------------------------
 
 void Stage::forward(int slot, const Microbatch& batch) {
   const ProfileRange range(device_, "forward");
@@ -212,7 +210,6 @@ void Stage::mlp_hidden(int64_t block, const LayerActivations& a, const Microbatc
 }
 
 // ---- head and loss
-// --------------------------------------------------------------------------------------------
 
 // In chunks of tokens, so that the full logits never exist.  The head is column-parallel: its input is
 // replicated or split by rows before, replicated after; the gradient of that goes the other way.
@@ -258,7 +255,6 @@ void Stage::head_chunk(const Tensor& targets, const Tensor& normed, const Tensor
 }
 
 // ---- backward
-// -------------------------------------------------------------------------------------------------
 
 void Stage::backward(int slot, const Microbatch& batch, const std::function<void(int64_t)>& layer_done) {
   const ProfileRange range(device_, "backward");

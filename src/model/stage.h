@@ -56,8 +56,8 @@ class Stage {
   bool first() const { return options_.first_layer == 0; }
   bool last() const { return options_.first_layer + options_.layers == model_.layers; }
 
-  // Copies inputs to a slot: rows * time ids each; targets may be empty.  Positions are 0 .. time-1 in each
-  // row.
+  // Copies inputs to a slot: rows * time ids each; targets may be empty.
+  // Positions are 0 .. time-1 in each row.
   void set_input(int slot, const Microbatch& batch, std::span<const int32_t> tokens,
                  std::span<const int32_t> targets);
 
@@ -67,8 +67,8 @@ class Stage {
   Tensor output(int slot, const Microbatch& batch);
 
   // Runs the blocks.  On the last stage it then adds the sum of the token losses to loss_total(), and when
-  // training computes the gradient of the loss down to the output of the final norm and the head's weight
-  // gradient.
+  // training computes the gradient of the loss down to the output of the final norm
+  // and the head's weight gradient.
   void forward(int slot, const Microbatch& batch);
 
   // Backward of the same microbatch; adds to every weight gradient.  A stage that is not the last one reads

@@ -67,8 +67,7 @@ std::string memory_line(const MemoryPlan& m) {
 }
 
 std::string precision_line(const TrainConfig& t) {
-  return text(name_of(t.precision), ", recompute ", name_of(t.recompute), ", seed ",
-              t.seed);
+  return text(name_of(t.precision), ", recompute ", name_of(t.recompute), ", seed ", t.seed);
 }
 
 std::vector<std::string> start_report(const RunConfig& config, const Grid& grid, const Corpus& corpus,

@@ -126,7 +126,6 @@ class Trainer {
 };
 
 // ---- start-up
-// ---------------------------------------------------------------------------------------------------
 
 void Trainer::meet() {
   WorldOptions options;
@@ -275,8 +274,8 @@ ExitCode Trainer::run_in_world() {
   try {
     return loop();
   } catch (...) {
-    // Whatever went wrong after a good step, its weights are kept.  With other ranks that would need them
-    // all.
+    // Whatever went wrong after a good step, its weights are kept.
+    // With other ranks that would need them all.
     if (world_->alone() && state_.step > saved_step_) save();
     throw;
   }
@@ -287,7 +286,6 @@ void Trainer::record(const JsonLine& line) {
 }
 
 // ---- the loop
-// ---------------------------------------------------------------------------------------------------
 
 ExitCode Trainer::loop() {
   if (at_end()) {
@@ -469,7 +467,6 @@ void Trainer::dump_gradients() {
 }
 
 // ---- stopping
-// ---------------------------------------------------------------------------------------------------
 
 // What this rank wants.
 StopWish Trainer::wish() const {

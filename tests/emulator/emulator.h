@@ -26,8 +26,8 @@ struct Options {
   Order order = Order::forward;
   Async async = Async::lazy;
   uint64_t seed = 1;
-  bool poison =
-      true;  // NaN bits in shared memory at block start, in memory from cudaMalloc, in targets in flight
+  // NaN bits in shared memory at block start, in memory from cudaMalloc, in targets in flight.
+  bool poison = true;
   bool check = false;  // race detector; global memory only where kernels are compiled with -fsanitize=thread
   int threads = 2;     // OS threads over which blocks are distributed; 1 with `check`
 

@@ -84,7 +84,6 @@ void* Workspace::at_least(size_t bytes) {
 }
 
 // ---- linear
-// -----------------------------------------------------------------------------------------------------
 
 void CudaOps::linear_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
                              Activation activation, const Tensor& pre) {
@@ -120,7 +119,6 @@ void CudaOps::gelu_forward(const Tensor& pre, const Tensor& y) {
 }
 
 // ---- residual stream and layernorm
-// ------------------------------------------------------------------------------
 
 void CudaOps::residual_norm_forward(const ResidualNorm& p) {
   kernels::ResidualNorm k;
@@ -169,7 +167,6 @@ void CudaOps::residual_norm_backward(const ResidualNormBackward& p) {
 }
 
 // ---- attention
-// --------------------------------------------------------------------------------------------------
 
 void CudaOps::attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                 const Tensor& lse) {
@@ -195,7 +192,6 @@ void CudaOps::attention_decode(const Tensor& q, const Tensor& k, const Tensor& v
 }
 
 // ---- embeddings
-// -------------------------------------------------------------------------------------------------
 
 void CudaOps::embed_tokens(const Tensor& tokens, const Tensor& table, int64_t vocab_start,
                            const Tensor& out) {
@@ -222,7 +218,6 @@ void CudaOps::embed_positions_backward(const Tensor& d, const Tensor& positions,
 }
 
 // ---- loss
-// -------------------------------------------------------------------------------------------------------
 
 void CudaOps::cross_entropy_statistics(const Tensor& logits, const Tensor& targets, const VocabShard& shard,
                                        const Tensor& stats) {
@@ -242,7 +237,6 @@ void CudaOps::cross_entropy_finish(const Tensor& logits, const Tensor& targets, 
 }
 
 // ---- optimizer and element-wise
-// ---------------------------------------------------------------------------------
 
 void CudaOps::sum_of_squares(const Tensor& x, const Tensor& total) {
   check(x.contiguous(), "sum over a tensor with gaps");
