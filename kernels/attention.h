@@ -1,6 +1,6 @@
 // Launchers of causal attention (attention.cu, attention_backward.cu, attention_decode.cu).
 //
-// As in kernels.h: pointers are device memory, everything is ordered on `stream` and returns at once, nothing
+// As in elementwise.h: pointers are device memory, everything is ordered on `stream` and returns at once, nothing
 // is allocated.  Addresses are multiples of 16 bytes, strides of 8 elements; head sizes are multiples of 8 up
 // to max_attention_head_size.  Sizes in between those of the tensor-core tiles (16, 32, 64, 80, 96, 128) are
 // filled up with zeros.
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 
 namespace hearth::kernels {
 

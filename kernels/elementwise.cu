@@ -7,7 +7,7 @@
 // Sums are cut into chunks of a fixed size.  One block adds a chunk: each thread its vectors in ascending
 // order, then the block in lane and warp order; a second kernel, one block, adds the chunks.  So the result
 // depends on n alone, not on the grid.
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 #include "kernels/ptx.cuh"
 
 namespace hearth::kernels {

@@ -13,7 +13,7 @@
 //   * Warp-wide instructions are executed by all 32 lanes, barriers by all threads; a thread never returns
 //     before the last barrier.  Accumulators are local arrays handed over by reference.
 //   * A kernel is started by launch(kernel, grid, block, shared_bytes, stream, arguments...) from a launcher
-//     declared in kernels.h.
+//     declared in a header of plain C++ (elementwise.h says what holds for all).
 //
 // elementwise.cu is the smallest example, gemm_sm80.cu shows shared memory,
 // copies in flight and tensor cores.

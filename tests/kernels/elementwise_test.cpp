@@ -1,7 +1,7 @@
 // kernels/elementwise.cu, bit for bit against loops.
 #include "kernels/device_array.h"
 
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 
 namespace hearth::testing {
 namespace {

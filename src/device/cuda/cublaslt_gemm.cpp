@@ -19,7 +19,7 @@
 
 #include "base/error.h"
 #include "device/cuda/gemm_engine.h"
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 
 namespace hearth::cuda {
 

@@ -6,9 +6,9 @@
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
-#include "kernels/kernels.h"
 #include "kernels/residual_norm.h"
 
 namespace hearth::cuda {

@@ -1,4 +1,5 @@
-// Launchers of all kernels: plain C++, called by the CUDA device (src/device/cuda).
+// Launchers of kernels/elementwise.cu, and what holds for the launchers in every header here: plain C++, called
+// by the CUDA device (src/device/cuda).
 //
 // Pointers are device memory; sizes are in elements; everything is ordered on `stream` and returns at once. A
 // launcher check()s shapes and alignment, which its caller guarantees, and throws Error(device) when the GPU
@@ -15,7 +16,7 @@ typedef struct CUstream_st* cudaStream_t;
 
 namespace hearth::kernels {
 
-// ---- element-wise (elementwise.cu).  Addresses are multiples of 16 unless stated; any n.
+// Addresses are multiples of 16 unless stated; any n.
 
 void cast(const float* from, bf16* to, int64_t n, cudaStream_t stream);
 void cast(const bf16* from, float* to, int64_t n, cudaStream_t stream);
