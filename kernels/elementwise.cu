@@ -78,34 +78,6 @@ __global__ void __launch_bounds__(threads) add_kernel(const T* a, const T* b, T*
     assign(out[i], to_float(a[i]) + to_float(b[i]));
 }
 
-template <class T>
-__global__ void __launch_bounds__(threads) fill_kernel(T* out, float value, int64_t n) {
-  const int64_t first = global_thread_index() * per_thread;
-  if (first + per_thread <= n) {
-    float x[per_thread];
-#pragma unroll
-    for (int i = 0; i < per_thread; ++i)
-      x[i] = value;
-    write(out + first, x);
-    return;
-  }
-  for (int64_t i = first; i < n; ++i)
-    assign(out[i], value);
-}
-
-// Bits, not numbers: NaN payloads survive.
-template <class T>
-__global__ void __launch_bounds__(threads) copy_kernel(const T* from, T* to, int64_t n) {
-  constexpr int size = Vector<T>::size;
-  const int64_t first = global_thread_index() * size;
-  if (first + size <= n) {
-    store16(to + first, ptx::load16_streaming(from + first));
-    return;
-  }
-  for (int64_t i = first; i < n; ++i)
-    to[i] = from[i];
-}
-
 template <class... Pointers>
 void check_aligned(Pointers... pointers) {
   const bool aligned = ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
@@ -187,18 +159,6 @@ void launch_add(const T* a, const T* b, T* out, int64_t n, cudaStream_t stream) 
   check_aligned(a, b, out);
   launch(add_kernel<T>, blocks_for(n, per_thread), threads, 0, stream, a, b, out, n);
 }
-template <class T>
-void launch_fill(T* x, float value, int64_t n, cudaStream_t stream) {
-  if (n == 0) return;
-  check_aligned(x);
-  launch(fill_kernel<T>, blocks_for(n, per_thread), threads, 0, stream, x, value, n);
-}
-template <class T>
-void launch_copy(const T* from, T* to, int64_t n, cudaStream_t stream) {
-  if (n == 0) return;
-  check_aligned(from, to);
-  launch(copy_kernel<T>, blocks_for(n, Vector<T>::size), threads, 0, stream, from, to, n);
-}
 
 }  // namespace
 
@@ -213,18 +173,6 @@ void add(const float* a, const float* b, float* out, int64_t n, cudaStream_t str
 }
 void add(const bf16* a, const bf16* b, bf16* out, int64_t n, cudaStream_t stream) {
   launch_add(a, b, out, n, stream);
-}
-void fill(float* x, float value, int64_t n, cudaStream_t stream) {
-  launch_fill(x, value, n, stream);
-}
-void fill(bf16* x, float value, int64_t n, cudaStream_t stream) {
-  launch_fill(x, value, n, stream);
-}
-void copy(const float* from, float* to, int64_t n, cudaStream_t stream) {
-  launch_copy(from, to, n, stream);
-}
-void copy(const bf16* from, bf16* to, int64_t n, cudaStream_t stream) {
-  launch_copy(from, to, n, stream);
 }
 
 void copy_bytes(const void* from, void* to, size_t bytes, cudaStream_t stream) {

@@ -23,10 +23,6 @@ void cast(const bf16* from, float* to, int64_t n, cudaStream_t stream);
 // out = a + b; out may be a or b.
 void add(const float* a, const float* b, float* out, int64_t n, cudaStream_t stream);
 void add(const bf16* a, const bf16* b, bf16* out, int64_t n, cudaStream_t stream);
-void fill(float* x, float value, int64_t n, cudaStream_t stream);
-void fill(bf16* x, float value, int64_t n, cudaStream_t stream);
-void copy(const float* from, float* to, int64_t n, cudaStream_t stream);
-void copy(const bf16* from, bf16* to, int64_t n, cudaStream_t stream);
 // Any type and alignment.
 void copy_bytes(const void* from, void* to, size_t bytes, cudaStream_t stream);
 void fill_zero(void* x, size_t bytes, cudaStream_t stream);

@@ -58,23 +58,6 @@ TEST_P(Elementwise, Add) {
   }
 }
 
-template <class T>
-void test_fill_and_copy(int64_t n) {
-  const DeviceArray<T> filled(n);
-  kernels::fill(filled.data(), 1.5f, n, nullptr);
-  expect_same_bits(filled.to_host(), std::vector<T>(static_cast<size_t>(n), T(1.5f)));
-  const auto x = random_normal<T>(n, 1.0f, 4);
-  const DeviceArray<T> from(x), to(n);
-  kernels::copy(from.data(), to.data(), n, nullptr);
-  expect_same_bits(to.to_host(), x);
-}
-TEST_P(Elementwise, FillAndCopy) {
-  for (int64_t n : sizes) {
-    test_fill_and_copy<float>(n);
-    test_fill_and_copy<bf16>(n);
-  }
-}
-
 // Also of f64 scalars, and at addresses that are no multiple of 16.
 TEST_P(Elementwise, CopyBytesAndFillZero) {
   const auto x = random_normal<double>(37, 1.0f, 7);
