@@ -163,11 +163,6 @@ void check_operands(const AttentionShape& s, const Views&... views) {
   check(aligned, "attention: operands must be aligned to 16 bytes, their strides multiples of 8");
 }
 
-inline unsigned grid_of(int64_t blocks) {
-  check(blocks < (int64_t{1} << 31), "attention: ", blocks, " blocks are more than a grid can have");
-  return static_cast<unsigned>(blocks);
-}
-
 // Calls function(D) with the smallest tile width D that holds a head.
 template <class Function>
 void with_tile_width(int64_t head_size, const Function& function) {

@@ -162,7 +162,7 @@ void cross_entropy_statistics(Rows<const bf16> logits, const int32_t* targets, c
                               cudaStream_t stream) {
   check_logits(logits, targets, shard, stats, columns);
   if (rows == 0) return;
-  launch(cross_entropy_statistics_kernel, blocks_for_rows(rows, 1), threads_for(columns),
+  launch(cross_entropy_statistics_kernel, grid_of(rows), threads_for(columns),
          block_reduce_bytes<float>(max_threads), stream, StatisticsProblem{logits, targets, shard, stats});
 }
 
@@ -170,7 +170,7 @@ void cross_entropy_rescale(const CrossEntropyStatistics& stats, const float* glo
                            cudaStream_t stream) {
   check(stats.max && stats.sum && global_max, "statistics are absent");
   if (rows == 0) return;
-  launch(cross_entropy_rescale_kernel, blocks_for_rows(rows, rescale_threads), rescale_threads, 0, stream,
+  launch(cross_entropy_rescale_kernel, grid_of(ceil_div(rows, rescale_threads)), rescale_threads, 0, stream,
          stats, global_max, rows);
 }
 
@@ -182,7 +182,7 @@ void cross_entropy_finish(Rows<const bf16> logits, const int32_t* targets, const
   check(losses != nullptr, "losses are absent");
   check(!dlogits || step != nullptr, "dlogits need the step's scalars: call set_step_params first");
   if (rows == 0) return;
-  launch(cross_entropy_finish_kernel, blocks_for_rows(rows, 1), threads_for(columns), 0, stream,
+  launch(cross_entropy_finish_kernel, grid_of(rows), threads_for(columns), 0, stream,
          FinishProblem{logits, targets, shard, stats, losses, dlogits, step, columns});
 }
 

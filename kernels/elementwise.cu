@@ -84,12 +84,6 @@ void check_aligned(Pointers... pointers) {
   check(aligned, "an operand of an element-wise kernel is not aligned to 16 bytes");
 }
 
-unsigned blocks_for(int64_t n, int64_t elements_per_thread) {
-  const int64_t blocks = ceil_div(ceil_div(n, elements_per_thread), threads);
-  check(blocks < (int64_t{1} << 31), n, " elements need more blocks than a grid can have");
-  return static_cast<unsigned>(blocks);
-}
-
 // ---- sums
 
 constexpr int64_t chunk = 32768;
@@ -151,13 +145,13 @@ template <class From, class To>
 void launch_cast(const From* from, To* to, int64_t n, cudaStream_t stream) {
   if (n == 0) return;
   check_aligned(from, to);
-  launch(cast_kernel<From, To>, blocks_for(n, per_thread), threads, 0, stream, from, to, n);
+  launch(cast_kernel<From, To>, grid_of(ceil_div(n, per_thread * threads)), threads, 0, stream, from, to, n);
 }
 template <class T>
 void launch_add(const T* a, const T* b, T* out, int64_t n, cudaStream_t stream) {
   if (n == 0) return;
   check_aligned(a, b, out);
-  launch(add_kernel<T>, blocks_for(n, per_thread), threads, 0, stream, a, b, out, n);
+  launch(add_kernel<T>, grid_of(ceil_div(n, per_thread * threads)), threads, 0, stream, a, b, out, n);
 }
 
 }  // namespace

@@ -43,8 +43,6 @@ size_t workspace_bytes(const GemmArgs& args, const Plan& plan);
 void set_workspace(const GemmArgs& args, Plan& plan, void* workspace);
 // accumulator += partials, when k was split; column_sums += partial_sums, when they are wanted.
 void add_partials(const GemmArgs& args, const Plan& plan, cudaStream_t stream);
-// A grid's size, checked.
-unsigned grid_size(int64_t blocks);
 
 // ---- device
 

@@ -369,8 +369,8 @@ template <class T, bool a_k_major, bool b_k_major, class Epilogue>
 void launch_gemm(const GemmArgs& p, const Plan& plan, cudaStream_t stream) {
   const int64_t blocks = int64_t{plan.rows} * plan.columns * plan.splits;
   const size_t shared_bytes = T::ring_bytes + (p.column_sums ? T::sums_bytes : 0);
-  launch(gemm_kernel<T, a_k_major, b_k_major, Epilogue>, grid_size(blocks), T::threads, shared_bytes, stream,
-         p, plan);
+  launch(gemm_kernel<T, a_k_major, b_k_major, Epilogue>, grid_of(blocks), T::threads, shared_bytes, stream, p,
+         plan);
 }
 
 template <class T>

@@ -487,7 +487,7 @@ void launch_gemm(const GemmArgs& p, const Plan& plan, cudaStream_t stream) {
   if (p.factor_pre) maps.pre = make_tensor_map(p.factor_pre, p.m, p.n, p.pre_stride, block_m, panel_columns);
   const int64_t pieces = int64_t{plan.rows} * plan.columns * plan.splits;
   launch(gemm_sm90_kernel<a_k_major, b_k_major, Epilogue>,
-         std::min(grid_size(pieces), static_cast<unsigned>(multiprocessors())), threads, shared_bytes, stream,
+         std::min(grid_of(pieces), static_cast<unsigned>(multiprocessors())), threads, shared_bytes, stream,
          maps, p, plan);
 }
 

@@ -376,7 +376,7 @@ void residual_norm_forward(const ResidualNorm& p, const Dropout& dropout, const 
   constexpr int64_t room = 48 * 1024;
   const int64_t row_bytes = p.channels * static_cast<int64_t>(sizeof(bf16));
   const int warps = static_cast<int>(std::min<int64_t>(row_warps, room / row_bytes));
-  launch(residual_norm_forward_kernel, blocks_for_rows(p.rows, warps),
+  launch(residual_norm_forward_kernel, grid_of(ceil_div(p.rows, warps)),
          static_cast<unsigned>(warps * warp_size), static_cast<size_t>(warps * row_bytes), stream, p,
          p.branch ? dropout_mask(dropout, step) : DropoutMask{});
 }
@@ -390,7 +390,7 @@ void norm_apply(Rows<const bf16> x, const float* mean, const float* rstd, const 
   check_aligned("bias", bias);
   check(mean && rstd, "mean or rstd is absent");
   if (rows == 0) return;
-  launch(norm_apply_kernel, blocks_for_rows(rows), row_threads, 0, stream,
+  launch(norm_apply_kernel, grid_of(ceil_div(rows, row_warps)), row_threads, 0, stream,
          NormApply{x, mean, rstd, weight, bias, normed, rows, channels});
 }
 

@@ -39,13 +39,6 @@ __device__ __forceinline__ int64_t row_of_warp() {
 
 // ---- host
 
-// Blocks of `warps` warps so that each of `rows` rows has a warp.
-inline unsigned blocks_for_rows(int64_t rows, int warps = row_warps) {
-  const int64_t blocks = ceil_div(rows, warps);
-  check(blocks < (int64_t{1} << 31), rows, " rows need more blocks than a grid can have");
-  return static_cast<unsigned>(blocks);
-}
-
 inline void check_channels(int64_t channels) {
   check(channels > 0 && channels % pack == 0 && channels < (int64_t{1} << 30), channels,
         " channels: a positive multiple of 8 is needed");

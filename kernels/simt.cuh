@@ -238,9 +238,15 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cu
 #endif
 }
 
-// Blocks of `size` that cover `count` elements.
+// Parts of `size` that cover `count` elements.
 constexpr int64_t ceil_div(int64_t count, int64_t size) {
   return (count + size - 1) / size;
+}
+
+// A grid of that many blocks, which must be one that a GPU accepts.
+inline unsigned grid_of(int64_t blocks) {
+  check(blocks < (int64_t{1} << 31), blocks, " blocks are more than a grid can have");
+  return static_cast<unsigned>(blocks);
 }
 
 }  // namespace hearth
