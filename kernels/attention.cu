@@ -187,7 +187,7 @@ void attention_forward(const AttentionShape& s, const HeadsView<const bf16>& q,
                        const HeadsView<bf16>& out, float* lse, cudaStream_t stream) {
   if (s.batch * s.time * s.heads == 0) return;
   check_operands(s, q, k, v, out);
-  const double c = 1.4426950408889634 / std::sqrt(static_cast<double>(s.head_size));
+  const double c = std::numbers::log2e / std::sqrt(static_cast<double>(s.head_size));
   const Problem p{q,
                   k,
                   v,

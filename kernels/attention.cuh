@@ -16,7 +16,6 @@ namespace hearth::kernels::attention {
 
 constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
-constexpr float log2_e = 1.4426950408889634f;
 constexpr float ln_2 = 0.6931471805599453f;
 // What a block may have on sm_86, sm_89 and sm_120.
 constexpr int max_shared_bytes = 99 * 1024;

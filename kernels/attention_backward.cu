@@ -330,7 +330,7 @@ void attention_backward(const AttentionShape& s, const HeadsView<const bf16>& q,
   p.head_size = static_cast<int>(s.head_size);
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_size));
   p.scale = static_cast<float>(scale);
-  p.c = static_cast<float>(1.4426950408889634 * scale);
+  p.c = static_cast<float>(std::numbers::log2e * scale);
   with_tile_width(s.head_size, [&](auto width) {
     constexpr int D = width.value;
     using L = Layout<D>;

@@ -22,7 +22,6 @@ namespace hearth::kernels {
 namespace {
 
 constexpr int max_threads = 512;
-constexpr float log2_e = 1.4426950408889634f;
 constexpr float minus_infinity = -__builtin_huge_valf();
 
 // The column of the target of a row, or -1 when this shard does not have it.

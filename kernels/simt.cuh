@@ -21,6 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numbers>
 
 #include "base/error.h"
 #include "tensor/dtype.h"
@@ -135,6 +136,8 @@ __device__ __forceinline__ float low_half(uint32_t pair) {
 __device__ __forceinline__ float high_half(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000u);
 }
+
+constexpr float log2_e = std::numbers::log2e_v<float>;  // exp(x) = ptx::ex2(x log2_e)
 
 // ---- reductions, in a fixed order, so that equal inputs give equal bits
 
