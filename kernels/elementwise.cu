@@ -79,9 +79,8 @@ __global__ void __launch_bounds__(threads) add_kernel(const T* a, const T* b, T*
 }
 
 template <class... Pointers>
-void check_aligned(Pointers... pointers) {
-  const bool aligned = ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
-  check(aligned, "an operand of an element-wise kernel is not aligned to 16 bytes");
+void check_all_aligned(Pointers... pointers) {
+  (check_aligned("an operand of an element-wise kernel", pointers), ...);
 }
 
 // ---- sums
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(threads)
 template <class F, class T>
 void add_up(const T* x, int64_t n, double* total, void* workspace, cudaStream_t stream) {
   if (n == 0) return;
-  check_aligned(x, workspace);
+  check_all_aligned(x, workspace);
   auto* partial = static_cast<double*>(workspace);
   const int64_t chunks = ceil_div(n, chunk);
   constexpr size_t scratch = block_reduce_bytes<double>(threads);
@@ -144,13 +143,13 @@ void add_up(const T* x, int64_t n, double* total, void* workspace, cudaStream_t 
 template <class From, class To>
 void launch_cast(const From* from, To* to, int64_t n, cudaStream_t stream) {
   if (n == 0) return;
-  check_aligned(from, to);
+  check_all_aligned(from, to);
   launch(cast_kernel<From, To>, grid_of(ceil_div(n, per_thread * threads)), threads, 0, stream, from, to, n);
 }
 template <class T>
 void launch_add(const T* a, const T* b, T* out, int64_t n, cudaStream_t stream) {
   if (n == 0) return;
-  check_aligned(a, b, out);
+  check_all_aligned(a, b, out);
   launch(add_kernel<T>, grid_of(ceil_div(n, per_thread * threads)), threads, 0, stream, a, b, out, n);
 }
 

@@ -44,10 +44,6 @@ inline void check_channels(int64_t channels) {
         " channels: a positive multiple of 8 is needed");
 }
 template <class T>
-void check_aligned(const char* name, const T* address) {
-  check(reinterpret_cast<uintptr_t>(address) % 16 == 0, name, " is not aligned to 16 bytes");
-}
-template <class T>
 void check_rows(const char* name, const Rows<T>& rows, int64_t channels) {
   check(rows.data != nullptr, name, " is absent");
   check_aligned(name, rows.data);

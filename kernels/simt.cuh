@@ -246,6 +246,13 @@ constexpr int64_t ceil_div(int64_t count, int64_t size) {
   return (count + size - 1) / size;
 }
 
+inline bool is_aligned16(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+}
+inline void check_aligned(const char* name, const void* address) {
+  check(is_aligned16(address), name, " is not aligned to 16 bytes");
+}
+
 // A grid of that many blocks, which must be one that a GPU accepts.
 inline unsigned grid_of(int64_t blocks) {
   check(blocks < (int64_t{1} << 31), blocks, " blocks are more than a grid can have");
