@@ -71,6 +71,9 @@ __device__ __forceinline__ Work work_of(uint32_t index, const Plan& plan) {
   return work;
 }
 
+// The input of an epilogue that reads nothing.
+struct NoInput {};
+
 // gelu of two rounded pre-activations, rounded.
 __device__ __forceinline__ uint32_t gelu_of_pair(uint32_t pre) {
   return ptx::cvt_bf16x2(gelu(low_half(pre)), gelu(high_half(pre)));

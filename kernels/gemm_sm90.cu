@@ -129,11 +129,10 @@ struct Stage {
 // (`reads_pre`).  Panel `panel` of 64 columns is 16 x 64 sums, 32 in a thread: x[8 j + i] belongs to row g +
 // 8 (i / 2 % 2), column 16 j + 8 (i / 4) + 2 t + i % 2.
 
-struct Place {
+struct WarpPlace {
   int split;
   int row, column;  // of the warp's first sum
 };
-struct Nothing {};
 
 // The warp's ring of panels on their way to global memory.  Lane 0 starts the stores, so it waits for them.
 struct Staging {
@@ -164,13 +163,13 @@ struct Staging {
   }
 };
 
-struct Store {
+struct WarpStore {
   static constexpr bool reads_pre = false;
-  using Input = Nothing;
-  static __device__ __forceinline__ Input read(const GemmArgs&, const Place&) { return {}; }
+  using Input = NoInput;
+  static __device__ __forceinline__ Input read(const GemmArgs&, const WarpPlace&) { return {}; }
   static __device__ __forceinline__ void write(float (&acc)[sums], const TensorMaps& maps, const GemmArgs&,
-                                               const Plan&, const Place& at, const Input&, Staging& staging,
-                                               Stage&) {
+                                               const Plan&, const WarpPlace& at, const Input&,
+                                               Staging& staging, Stage&) {
 #pragma unroll
     for (int panel = 0; panel < panels; ++panel)
       staging.store(maps.c, acc + panel * panel_sums, at.column + panel * panel_columns, at.row);
@@ -179,12 +178,12 @@ struct Store {
 
 // + bias, rounded; with gelu the pre-activation is rounded, stored, and c is gelu of it.
 template <bool gelu>
-struct Bias {
+struct WarpBias {
   static constexpr bool reads_pre = false;
   struct Input {
     uint32_t pairs[block_n / 8];  // of columns 8 j + 2 t, 8 j + 2 t + 1
   };
-  static __device__ __forceinline__ Input read(const GemmArgs& p, const Place& at) {
+  static __device__ __forceinline__ Input read(const GemmArgs& p, const WarpPlace& at) {
     Input bias;
     const int column = at.column + accumulator_column(0);
 #pragma unroll
@@ -203,7 +202,7 @@ struct Bias {
     x[0] = low_half(pre), x[1] = high_half(pre);
   }
   static __device__ __forceinline__ void write(float (&acc)[sums], const TensorMaps& maps, const GemmArgs& p,
-                                               const Plan&, const Place& at, const Input& bias,
+                                               const Plan&, const WarpPlace& at, const Input& bias,
                                                Staging& staging, Stage&) {
 #pragma unroll
     for (int panel = 0; panel < panels; ++panel) {
@@ -227,17 +226,17 @@ struct Bias {
 };
 
 // * gelu'(pre)
-struct GeluGradient {
+struct WarpGeluGradient {
   static constexpr bool reads_pre = true;
-  using Input = Nothing;
-  static __device__ __forceinline__ Input read(const GemmArgs&, const Place&) { return {}; }
+  using Input = NoInput;
+  static __device__ __forceinline__ Input read(const GemmArgs&, const WarpPlace&) { return {}; }
   static __device__ __forceinline__ void multiply(float* x, uint32_t pre) {
     x[0] *= gelu_derivative(low_half(pre));
     x[1] *= gelu_derivative(high_half(pre));
   }
   static __device__ __forceinline__ void write(float (&acc)[sums], const TensorMaps& maps, const GemmArgs&,
-                                               const Plan&, const Place& at, const Input&, Staging& staging,
-                                               Stage& stage) {
+                                               const Plan&, const WarpPlace& at, const Input&,
+                                               Staging& staging, Stage& stage) {
     const int first_row = (warp_index() - first_consumer_warp) * warp_rows;  // of the tile
 #pragma unroll
     for (int panel = 0; panel < panels; ++panel) {
@@ -263,10 +262,10 @@ struct GeluGradient {
 
 // The whole sum is added to the gradient; a part of it goes to the workspace.  A warp touches 8 rows at a
 // time, whole sectors of 32 bytes of each.
-struct Accumulate {
+struct WarpAccumulate {
   static constexpr bool reads_pre = false;
-  using Input = Nothing;
-  static __device__ __forceinline__ Input read(const GemmArgs&, const Place&) { return {}; }
+  using Input = NoInput;
+  static __device__ __forceinline__ Input read(const GemmArgs&, const WarpPlace&) { return {}; }
 
   // 64 columns of one row: `half` 0 or 1 is row g or g + 8.
   template <bool whole>
@@ -284,7 +283,7 @@ struct Accumulate {
     }
   }
   static __device__ __forceinline__ void write(float (&acc)[sums], const TensorMaps&, const GemmArgs& p,
-                                               const Plan& plan, const Place& at, const Input&, Staging&,
+                                               const Plan& plan, const WarpPlace& at, const Input&, Staging&,
                                                Stage&) {
 #pragma unroll
     for (int panel = 0; panel < panels; ++panel)
@@ -367,7 +366,7 @@ __device__ __forceinline__ void consume(const TensorMaps& maps, const GemmArgs& 
   Stage stage;
   Staging staging;
   for_each_piece(plan, [&](const Work& work) {
-    const Place at = {work.split, first_row(work) + warp * warp_rows, first_column(work)};
+    const WarpPlace at = {work.split, first_row(work) + warp * warp_rows, first_column(work)};
     const typename Epilogue::Input input = Epilogue::read(p, at);
     float acc[sums];
     for (int step = work.begin; step < work.end; ++step, stage.advance()) {
@@ -430,7 +429,7 @@ __device__ __forceinline__ void sum_columns(int panel, const GemmArgs& p, const 
 template <bool a_k_major, bool b_k_major, class Epilogue>
 __global__ void __launch_bounds__(threads, 1)
     gemm_sm90_kernel(const __grid_constant__ TensorMaps maps, const GemmArgs p, const Plan plan) {
-  constexpr bool can_sum = std::is_same_v<Epilogue, Accumulate>;
+  constexpr bool can_sum = std::is_same_v<Epilogue, WarpAccumulate>;
   const bool sums_columns = can_sum && p.column_sums;
   if (threadIdx.x == 0) {
     for (Stage stage; stage.parity == 0; stage.advance()) {
@@ -517,14 +516,14 @@ void gemm_sm90(const GemmArgs& p, void* workspace, cudaStream_t stream) {
   Plan plan = sm90_plan(p);
   switch (p.product) {
     case Product::forward:
-      if (p.gelu) return launch_gemm<true, true, Bias<true>>(p, plan, stream);
-      return launch_gemm<true, true, Bias<false>>(p, plan, stream);
+      if (p.gelu) return launch_gemm<true, true, WarpBias<true>>(p, plan, stream);
+      return launch_gemm<true, true, WarpBias<false>>(p, plan, stream);
     case Product::input_gradient:
-      if (p.factor_pre) return launch_gemm<true, false, GeluGradient>(p, plan, stream);
-      return launch_gemm<true, false, Store>(p, plan, stream);
+      if (p.factor_pre) return launch_gemm<true, false, WarpGeluGradient>(p, plan, stream);
+      return launch_gemm<true, false, WarpStore>(p, plan, stream);
     case Product::weight_gradient:
       set_workspace(p, plan, workspace);
-      launch_gemm<false, false, Accumulate>(p, plan, stream);
+      launch_gemm<false, false, WarpAccumulate>(p, plan, stream);
       add_partials(p, plan, stream);
   }
 }
