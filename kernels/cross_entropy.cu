@@ -49,13 +49,13 @@ __global__ void __launch_bounds__(max_threads)
   const int64_t stride = static_cast<int64_t>(blockDim.x) * pack;
   float m = minus_infinity, sum = 0;
   for (int64_t first = static_cast<int64_t>(threadIdx.x) * pack; first < p.shard.valid;
-       first += batch * stride) {
-    Pack in[batch];
+       first += in_flight * stride) {
+    Pack in[in_flight];
 #pragma unroll
-    for (int i = 0; i < batch; ++i)
+    for (int i = 0; i < in_flight; ++i)
       if (first + i * stride < p.shard.valid) in[i] = load16(logits + first + i * stride);
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int64_t column = first + i * stride;
       if (column >= p.shard.valid) continue;
       float x[pack];
@@ -118,13 +118,14 @@ __global__ void __launch_bounds__(max_threads)
   const int64_t target = target_column(target_id, p.shard);
   const int64_t valid = target_id < 0 ? 0 : p.shard.valid;  // columns that have a gradient
   const int64_t stride = static_cast<int64_t>(blockDim.x) * pack;
-  for (int64_t first = static_cast<int64_t>(threadIdx.x) * pack; first < p.columns; first += batch * stride) {
-    Pack in[batch];
+  for (int64_t first = static_cast<int64_t>(threadIdx.x) * pack; first < p.columns;
+       first += in_flight * stride) {
+    Pack in[in_flight];
 #pragma unroll
-    for (int i = 0; i < batch; ++i)
+    for (int i = 0; i < in_flight; ++i)
       if (first + i * stride < valid) in[i] = ptx::load16_streaming(p.logits.row(row) + first + i * stride);
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int64_t column = first + i * stride;
       if (column >= p.columns) continue;
       float d[pack] = {};

@@ -69,17 +69,17 @@ __global__ void __launch_bounds__(row_threads)
   const RowMask mask = mask_of_row(dropout, row, p.channels);
 
   float sum = 0;
-  for (int first = lane_channel; first < channels; first += batch * stride) {
-    Pack residual[batch], branch[batch];
+  for (int first = lane_channel; first < channels; first += in_flight * stride) {
+    Pack residual[in_flight], branch[in_flight];
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int channel = first + i * stride;
       if (channel >= channels) continue;
       residual[i] = load16(p.residual.row(row) + channel);
       if (p.branch) branch[i] = ptx::load16_streaming(p.branch.row(row) + channel);
     }
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int channel = first + i * stride;
       if (channel >= channels) continue;
       Pack out = residual[i];
@@ -137,13 +137,13 @@ __global__ void __launch_bounds__(row_threads) norm_apply_kernel(const __grid_co
   const float mean = p.mean[row], rstd = p.rstd[row];
   const int channels = static_cast<int>(p.channels);
   constexpr int stride = warp_size * pack;
-  for (int first = lane_index() * pack; first < channels; first += batch * stride) {
-    Pack in[batch];
+  for (int first = lane_index() * pack; first < channels; first += in_flight * stride) {
+    Pack in[in_flight];
 #pragma unroll
-    for (int i = 0; i < batch; ++i)
+    for (int i = 0; i < in_flight; ++i)
       if (first + i * stride < channels) in[i] = load16(p.x.row(row) + first + i * stride);
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int channel = first + i * stride;
       if (channel >= channels) continue;
       float x[pack];

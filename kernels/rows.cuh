@@ -10,7 +10,7 @@ namespace hearth::kernels {
 constexpr int pack = Vector<bf16>::size;
 using Pack = Vector<bf16>;
 // Vectors of one operand that a lane loads before it uses the first, so that enough bytes are in flight.
-constexpr int batch = 4;
+constexpr int in_flight = 4;
 
 // Warps per block of the kernels that give each row a warp.
 constexpr int row_warps = 8;
