@@ -28,7 +28,7 @@ namespace {
 
 // ---- forward
 
-// The one place with this formula: recomputation must give the same bits.
+// The one place with this formula, fused by hand: recomputation, in another kernel, must give the same bits.
 __device__ __forceinline__ void normalise(float (&x)[pack], float mean, float rstd, const bf16* weight,
                                           const bf16* bias, int channel) {
   float w[pack], b[pack] = {};
@@ -36,7 +36,7 @@ __device__ __forceinline__ void normalise(float (&x)[pack], float mean, float rs
   if (bias != nullptr) widen(load16(bias + channel), b);
 #pragma unroll
   for (int i = 0; i < pack; ++i)
-    x[i] = (x[i] - mean) * rstd * w[i] + b[i];
+    x[i] = fmaf((x[i] - mean) * rstd, w[i], b[i]);
 }
 
 // x = residual + dropout(branch + branch_bias)
