@@ -168,8 +168,8 @@ __device__ __forceinline__ Vector<uint32_t> gelu_of(const Vector<uint32_t>& pre)
   return {{gelu_of_pair(pre[0]), gelu_of_pair(pre[1]), gelu_of_pair(pre[2]), gelu_of_pair(pre[3])}};
 }
 
-// An epilogue turns 8 sums at (row, column) into what is stored, hence the 8 in their names.  read() fetches what it needs from global
-// memory, so that a thread can have several rows in flight before it writes the first.
+// An epilogue turns 8 sums at (row, column), hence the names, into what is stored.  read() fetches what it
+// needs from global memory, so that a thread can have several rows in flight before it writes the first.
 struct Place8 {
   int split;
   int64_t row, column;
