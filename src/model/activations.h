@@ -65,7 +65,7 @@ struct Slot {
 };
 
 // Shared by everything that runs on the stage, one thing at a time.
-struct Workspace {
+struct StageWorkspace {
   Tensor whole;         // [N, C] all rows of one of the others; absent without sequence parallelism
   Tensor branch;        // [n, C] output of a row-parallel linear; also the gradient of a normed tensor
   Tensor normed_final;  // [n, C]
@@ -84,7 +84,7 @@ struct Workspace {
 
 struct StageMemory {
   std::vector<Slot> slots;
-  Workspace work;
+  StageWorkspace work;
 };
 
 // Tokens of one loss chunk: whole tiles of 128 rows, where there are any.

@@ -230,7 +230,7 @@ void Stage::head(const Slot& s, const Microbatch& batch, const Tensor& normed) {
 
 // d_normed may be the memory of normed: it is written when the chunk of normed has been used.
 void Stage::head_chunk(const Tensor& targets, const Tensor& normed, const Tensor& d_normed) {
-  const Workspace& w = memory_.work;
+  const StageWorkspace& w = memory_.work;
   const int64_t count = targets.dim(0);
   const Tensor logits = w.logits.rows(0, count);
   const Tensor stats = Tensor(w.stats.data, w.stats.dtype, {3, count});
