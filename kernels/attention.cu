@@ -52,21 +52,24 @@ struct Problem {
   float c;  // log2(e) / sqrt(D)
 };
 
-// What a warp knows of its rows; index half: rows 0-7 and 8-15 of a group of 16.
+// What a warp knows of its rows after some tiles of keys.  A lane has two rows of each group of 16, lane / 4 and
+// 8 more: `half` 0 and 1.
 template <int D>
-struct Rows {
+struct RowState {
   static constexpr int m_tiles = Layout<D>::m_tiles;
-  float o[m_tiles][D / 8][4];
-  float m[m_tiles][2];
-  float l[m_tiles][2];  // of this lane's columns; the four lanes of a row are added at the end
+  float o[m_tiles][D / 8][4];  // sum of exp v, relative to m
+  float m[m_tiles][2];         // the greatest S
+  float l[m_tiles][2];         // sum of exp over this lane's columns; a row's four lanes are added at the end
 };
 
-// One tile of keys.  `offset` = first query of the warp - first key of the tile.
+// Takes one tile of keys in: S = q k^T, masked on the edge of the triangle; the new maxima, to which l and o are
+// scaled; P = exp(S - m), in the registers of S; o += P v.  `offset` = first query of the warp - first key of
+// the tile.
 template <int D, bool edge>
-__device__ __forceinline__ void attend(Rows<D>& r, const typename Layout<D>::Queries& q, int q_row,
+__device__ __forceinline__ void attend(RowState<D>& r, const typename Layout<D>::Queries& q, int q_row,
                                        const PaddedTile<tile_keys, D>& k, const PaddedTile<tile_keys, D>& v,
                                        const Groups<edge>& groups, int offset, float c) {
-  constexpr int m_tiles = Rows<D>::m_tiles;
+  constexpr int m_tiles = RowState<D>::m_tiles;
   float s[m_tiles][2 * key_groups][4] = {};
   multiply_abt(
       s, [&](int i, int column, uint32_t(&a)[4]) { load_a<true>(a, q, q_row + 16 * i, column); }, k, groups);
@@ -117,6 +120,7 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_kernel(const Pro
   const int64_t blocks_per_head = ceil_div(p.time, L::rows);
   const int64_t head = blockIdx.x / blocks_per_head;  // b * H + h
   const int64_t b = head / p.heads, h = head % p.heads;
+  // The block's first query; the last queries of a head, which meet the most keys, start first.
   const int64_t first = (blocks_per_head - 1 - blockIdx.x % blocks_per_head) * L::rows;
   const bf16* keys = head_of(p.k, b, h / p.group);
   const bf16* values = head_of(p.v, b, h / p.group);
@@ -142,7 +146,7 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_kernel(const Pro
   const int64_t past_warp = warp_first + L::warp_rows < p.time ? warp_first + L::warp_rows : p.time;
   const int64_t warp_last = warp_first < p.time ? past_warp - 1 : -1;
 
-  Rows<D> r = {};
+  RowState<D> r = {};
 #pragma unroll
   for (int i = 0; i < L::m_tiles; ++i)
     r.m[i][0] = r.m[i][1] = -infinity();

@@ -30,9 +30,10 @@ __device__ __forceinline__ int64_t target_column(int32_t target, const VocabShar
   return target >= 0 && column >= 0 && column < shard.valid ? column : -1;
 }
 
-// exp(x - m), also when both are -inf, which an empty part of the vocabulary has.
-__device__ __forceinline__ float rescaling(float m, float to) {
-  return m == to ? 1.0f : ptx::ex2((m - to) * log2_e);
+// exp(from - to): takes a sum relative to one maximum to another.  Both are -inf where a part of the vocabulary
+// is empty.
+__device__ __forceinline__ float rescaling(float from, float to) {
+  return from == to ? 1.0f : ptx::ex2((from - to) * log2_e);
 }
 
 struct StatisticsProblem {
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(max_threads)
   const int64_t row = blockIdx.x;
   const bf16* logits = p.logits.row(row);
   const int64_t stride = static_cast<int64_t>(blockDim.x) * pack;
-  float m = minus_infinity, sum = 0;
+  float m = minus_infinity, sum = 0;  // over this thread's columns: the maximum, and the sum relative to it
   for (int64_t first = static_cast<int64_t>(threadIdx.x) * pack; first < p.shard.valid;
        first += in_flight * stride) {
     Pack in[in_flight];

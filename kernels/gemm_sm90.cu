@@ -14,6 +14,9 @@
 // consumers are in their epilogue the producer fills the ring for the next tile, and C's last panels are
 // still being stored while it is multiplied.
 //
+// Words: a piece is a tile of C with its part of k; a step is 64 of that k; a stage is a slot of the ring, which
+// holds A and B of one step; a panel is 64 columns of a tile.
+//
 // Shared memory, 1024-byte aligned:
 //
 //   0         4 stages of   A 128 x 64  16 KiB | B 256 x 64  32 KiB
@@ -126,8 +129,8 @@ struct Stage {
 // ---- epilogues, of a warp's 16 x 256 sums
 //
 // What one needs from global memory it reads before the main loop (`Input`), or takes from the ring
-// (`reads_pre`).  Panel `panel` of 64 columns is 16 x 64 sums, 32 in a thread: x[8 j + i] belongs to row g +
-// 8 (i / 2 % 2), column 16 j + 8 (i / 4) + 2 t + i % 2.
+// (`reads_pre`).  Panel `panel` of 64 columns is 16 x 64 sums, 32 in a thread.  With g = lane / 4, t = lane % 4,
+// x[8 j + i] belongs to row g + 8 (i / 2 % 2), column 16 j + 8 (i / 4) + 2 t + i % 2.
 
 struct WarpPlace {
   int split;
