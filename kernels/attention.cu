@@ -12,8 +12,9 @@
 // q, k, v are read in place from their fused activation, and out is written as [B, T, H, D].
 //
 // Launch.  One block of 4 warps per head of a sequence and 128 queries (64 when D > 64); the blocks of one
-// head are neighbours, so that its keys stay in the L2 cache, the longest first.  A warp owns 32 (16) queries:
-// 32, so that each fragment of keys and values is used twice and shared memory keeps up with the tensor cores.
+// head are neighbours, so that its keys stay in the L2 cache, the longest first.  A warp owns 32 (16)
+// queries: 32, so that each fragment of keys and values is used twice and shared memory keeps up with the
+// tensor cores.
 //
 // Shared memory, rows padded by 16 bytes; ' is the next tile, in flight:
 //
@@ -52,8 +53,8 @@ struct Problem {
   float c;  // log2(e) / sqrt(D)
 };
 
-// What a warp knows of its rows after some tiles of keys.  A lane has two rows of each group of 16, lane / 4 and
-// 8 more: `half` 0 and 1.
+// What a warp knows of its rows after some tiles of keys.  A lane has two rows of each group of 16, lane / 4
+// and 8 more: `half` 0 and 1.
 template <int D>
 struct RowState {
   static constexpr int m_tiles = Layout<D>::m_tiles;
@@ -62,9 +63,9 @@ struct RowState {
   float l[m_tiles][2];         // sum of exp over this lane's columns; a row's four lanes are added at the end
 };
 
-// Takes one tile of keys in: S = q k^T, masked on the edge of the triangle; the new maxima, to which l and o are
-// scaled; P = exp(S - m), in the registers of S; o += P v.  `offset` = first query of the warp - first key of
-// the tile.
+// Takes one tile of keys in: S = q k^T, masked on the edge of the triangle; the new maxima, to which l and o
+// are scaled; P = exp(S - m), in the registers of S; o += P v.  `offset` = first query of the warp - first
+// key of the tile.
 template <int D, bool edge>
 __device__ __forceinline__ void attend(RowState<D>& r, const typename Layout<D>::Queries& q, int q_row,
                                        const PaddedTile<tile_keys, D>& k, const PaddedTile<tile_keys, D>& v,

@@ -1,9 +1,9 @@
 // Launchers of causal attention (attention.cu, attention_backward.cu, attention_decode.cu).
 //
-// As in elementwise.h: pointers are device memory, everything is ordered on `stream` and returns at once, nothing
-// is allocated.  Addresses are multiples of 16 bytes, strides of 8 elements; head sizes are multiples of 8 up
-// to max_attention_head_size.  Sizes in between those of the tensor-core tiles (16, 32, 64, 80, 96, 128) are
-// filled up with zeros.
+// As in elementwise.h: pointers are device memory, everything is ordered on `stream` and returns at once,
+// nothing is allocated.  Addresses are multiples of 16 bytes, strides of 8 elements; head sizes are multiples
+// of 8 up to max_attention_head_size.  Sizes in between those of the tensor-core tiles (16, 32, 64, 80, 96,
+// 128) are filled up with zeros.
 #pragma once
 
 #include <cstdint>

@@ -30,8 +30,8 @@ __device__ __forceinline__ int64_t target_column(int32_t target, const VocabShar
   return target >= 0 && column >= 0 && column < shard.valid ? column : -1;
 }
 
-// exp(from - to): takes a sum relative to one maximum to another.  Both are -inf where a part of the vocabulary
-// is empty.
+// exp(from - to): takes a sum relative to one maximum to another.  Both are -inf where a part of the
+// vocabulary is empty.
 __device__ __forceinline__ float rescaling(float from, float to) {
   return from == to ? 1.0f : ptx::ex2((from - to) * log2_e);
 }

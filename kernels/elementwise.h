@@ -1,5 +1,5 @@
-// Launchers of kernels/elementwise.cu, and what holds for the launchers in every header here: plain C++, called
-// by the CUDA device (src/device/cuda).
+// Launchers of kernels/elementwise.cu, and what holds for the launchers in every header here: plain C++,
+// called by the CUDA device (src/device/cuda).
 //
 // Pointers are device memory; sizes are in elements; everything is ordered on `stream` and returns at once. A
 // launcher check()s shapes and alignment, which its caller guarantees, and throws Error(device) when the GPU

@@ -53,7 +53,8 @@ struct Work {
 };
 
 // Piece `index`, split by split.  Pieces are worked on about in the order of their index: walking down the
-// columns of groups of `group_rows` rows of tiles, those that are under way together touch few rows of A and B.
+// columns of groups of `group_rows` rows of tiles, so those that are under way together touch few rows of A
+// and B.
 template <uint32_t group_rows>
 __device__ __forceinline__ Work work_of(uint32_t index, const Plan& plan) {
   const uint32_t tiles = plan.rows * plan.columns;

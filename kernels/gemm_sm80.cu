@@ -18,8 +18,8 @@
 // sums of dy come from the A tiles while they are in shared memory: of the tiles of one row of C, each adds
 // the steps that are its turn, so all blocks do equal work; their partial sums are added by the same kernel.
 //
-// In order: copies of the first three steps start; each step waits for its tiles, starts the copies of the step
-// three further on, multiplies; C is staged in shared memory; the epilogue takes it to global memory.
+// In order: copies of the first three steps start; each step waits for its tiles, starts the copies of the
+// step three further on, multiplies; C is staged in shared memory; the epilogue takes it to global memory.
 //
 // Bytes moved: A and B once per row and column of tiles, mostly from L2, since blocks that run together
 // share them (8 rows of tiles form a group); C, pre and bias once.

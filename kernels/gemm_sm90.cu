@@ -14,8 +14,8 @@
 // consumers are in their epilogue the producer fills the ring for the next tile, and C's last panels are
 // still being stored while it is multiplied.
 //
-// Words: a piece is a tile of C with its part of k; a step is 64 of that k; a stage is a slot of the ring, which
-// holds A and B of one step; a panel is 64 columns of a tile.
+// Words: a piece is a tile of C with its part of k; a step is 64 of that k; a stage is a slot of the ring,
+// which holds A and B of one step; a panel is 64 columns of a tile.
 //
 // Shared memory, 1024-byte aligned:
 //
@@ -38,8 +38,8 @@
 //
 // Bytes moved: A and B once per row and column of tiles, from L2 but for the first time (tiles under way
 // together form groups of 16 rows); C, pre and bias once.  Per step a multiprocessor loads 48 KiB and the
-// tensor cores need 1024 clocks.  Expected share of the measured bf16 peak: 84% for k >= 1024, 79% at k = 768,
-// where the epilogue (about 0.4 us, tensor cores idle) weighs 6% of a tile's 7 us (README.md).
+// tensor cores need 1024 clocks.  Expected share of the measured bf16 peak: 84% for k >= 1024, 79% at
+// k = 768, where the epilogue (about 0.4 us, tensor cores idle) weighs 6% of a tile's 7 us (README.md).
 #include <algorithm>
 #include <type_traits>
 
@@ -129,8 +129,8 @@ struct Stage {
 // ---- epilogues, of a warp's 16 x 256 sums
 //
 // What one needs from global memory it reads before the main loop (`Input`), or takes from the ring
-// (`reads_pre`).  Panel `panel` of 64 columns is 16 x 64 sums, 32 in a thread.  With g = lane / 4, t = lane % 4,
-// x[8 j + i] belongs to row g + 8 (i / 2 % 2), column 16 j + 8 (i / 4) + 2 t + i % 2.
+// (`reads_pre`).  Panel `panel` of 64 columns is 16 x 64 sums, 32 in a thread.  With g = lane / 4 and
+// t = lane % 4, x[8 j + i] belongs to row g + 8 (i / 2 % 2), column 16 j + 8 (i / 4) + 2 t + i % 2.
 
 struct WarpPlace {
   int split;
