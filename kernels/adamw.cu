@@ -1,8 +1,8 @@
 // AdamW with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2) over a table of runs.
 //
 //   g = grad clip_scale;   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
-//   master -= lr (m / c1 / (sqrt(v / c2) + eps) + [decay] weight_decay master);   weight = round(master);
-//   grad = 0
+//   master -= lr (m / c1 / (sqrt(v / c2) + eps) + [decay] weight_decay master)
+//   weight = round(master);   grad = 0
 //
 // lr, clip_scale, c1 and c2 are read on the device: the host need not know the norm of the gradient.
 // The table, up to 32 runs, travels as an argument of the kernel.  A block updates 2048 neighbouring elements
@@ -75,7 +75,7 @@ __device__ __forceinline__ bool aligned(const Run& r) {
   return bits % 16 == 0;
 }
 
-__device__ __forceinline__ void load8(float (&to)[per_thread], const float* from) {
+__device__ __forceinline__ void load_streaming(float (&to)[per_thread], const float* from) {
   const Vector<float> low = ptx::load16_streaming(from), high = ptx::load16_streaming(from + 4);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void load8(float (&to)[per_thread], const float* from
     to[i + 4] = high[i];
   }
 }
-__device__ __forceinline__ void store8(float* to, const float (&x)[per_thread]) {
+__device__ __forceinline__ void store_streaming(float* to, const float (&x)[per_thread]) {
   ptx::store16_streaming(to, Vector<float>{{x[0], x[1], x[2], x[3]}});
   ptx::store16_streaming(to + 4, Vector<float>{{x[4], x[5], x[6], x[7]}});
 }
@@ -99,10 +99,10 @@ __global__ void __launch_bounds__(threads)
 
   if (aligned(run) && first + per_thread <= run.count) {
     float master[per_thread], moment1[per_thread], moment2[per_thread], grad[per_thread];
-    load8(master, run.master + first);
-    load8(moment1, run.moment1 + first);
-    load8(moment2, run.moment2 + first);
-    load8(grad, run.grad + first);
+    load_streaming(master, run.master + first);
+    load_streaming(moment1, run.moment1 + first);
+    load_streaming(moment2, run.moment2 + first);
+    load_streaming(grad, run.grad + first);
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
       Element e = {master[i], moment1[i], moment2[i], grad[i]};
@@ -112,10 +112,10 @@ __global__ void __launch_bounds__(threads)
       moment2[i] = e.moment2;
       grad[i] = 0;
     }
-    store8(run.master + first, master);
-    store8(run.moment1 + first, moment1);
-    store8(run.moment2 + first, moment2);
-    store8(run.grad + first, grad);
+    store_streaming(run.master + first, master);
+    store_streaming(run.moment1 + first, moment1);
+    store_streaming(run.moment2 + first, moment2);
+    store_streaming(run.grad + first, grad);
     if (run.weight != nullptr) store16(run.weight + first, rounded(master));
     return;
   }

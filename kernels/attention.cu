@@ -11,15 +11,18 @@
 //
 // q, k, v are read in place from their fused activation, and out is written as [B, T, H, D].
 //
-// Launch: one block of 4 warps per head of a sequence and 128 queries (64 when D > 64); the blocks of one
-//   head are neighbours, so that its keys stay in the L2 cache, the longest first.  A warp owns 32 (16)
-//   queries: 32, so that each fragment of keys and values is used twice and shared memory keeps up with the
-//   tensor cores.
-// Shared memory:  Q rows x D | K 64 x D | V 64 x D | K' | V'    rows padded by 16 bytes; ' = the next tile,
-// in
-//   flight.  55 KiB for D = 64, 85 KiB for D = 128.
+// Launch.  One block of 4 warps per head of a sequence and 128 queries (64 when D > 64); the blocks of one
+// head are neighbours, so that its keys stay in the L2 cache, the longest first.  A warp owns 32 (16)
+// queries: 32, so that each fragment of keys and values is used twice and shared memory keeps up with the
+// tensor cores.
+//
+// Shared memory, rows padded by 16 bytes; ' is the next tile, in flight:
+//
+//   Q rows x D | K 64 x D | V 64 x D | K' 64 x D | V' 64 x D        55 KiB for D = 64, 85 KiB for D = 128
+//
 // Registers (D = 64): 64 S + 64 o + fragments; those of q are read again for every tile, which costs shared
-//   memory a quarter more reads and leaves registers to hide latency with.
+// memory a quarter more reads and leaves registers to hide latency with.
+//
 // Work: 2 D T^2 FLOP per head (4 D for each pair i >= j).  Bytes: q, out, lse once, k and v once from memory.
 #include "kernels/attention.cuh"
 
@@ -50,21 +53,24 @@ struct Problem {
   float c;  // log2(e) / sqrt(D)
 };
 
-// What a warp knows of its rows; index half: rows 0-7 and 8-15 of a group of 16.
+// What a warp knows of its rows after some tiles of keys.  A lane has two rows of each group of 16, lane / 4
+// and 8 more: `half` 0 and 1.
 template <int D>
-struct Rows {
+struct RowState {
   static constexpr int m_tiles = Layout<D>::m_tiles;
-  float o[m_tiles][D / 8][4];
-  float m[m_tiles][2];
-  float l[m_tiles][2];  // of this lane's columns; the four lanes of a row are added at the end
+  float o[m_tiles][D / 8][4];  // sum of exp v, relative to m
+  float m[m_tiles][2];         // the greatest S
+  float l[m_tiles][2];         // sum of exp over this lane's columns; a row's four lanes are added at the end
 };
 
-// One tile of keys.  `offset` = first query of the warp - first key of the tile.
+// Takes one tile of keys in: S = q k^T, masked on the edge of the triangle; the new maxima, to which l and o
+// are scaled; P = exp(S - m), in the registers of S; o += P v.  `offset` = first query of the warp - first
+// key of the tile.
 template <int D, bool edge>
-__device__ __forceinline__ void attend(Rows<D>& r, const typename Layout<D>::Queries& q, int q_row,
+__device__ __forceinline__ void attend(RowState<D>& r, const typename Layout<D>::Queries& q, int q_row,
                                        const PaddedTile<tile_keys, D>& k, const PaddedTile<tile_keys, D>& v,
                                        const Groups<edge>& groups, int offset, float c) {
-  constexpr int m_tiles = Rows<D>::m_tiles;
+  constexpr int m_tiles = RowState<D>::m_tiles;
   float s[m_tiles][2 * key_groups][4] = {};
   multiply_abt(
       s, [&](int i, int column, uint32_t(&a)[4]) { load_a<true>(a, q, q_row + 16 * i, column); }, k, groups);
@@ -115,6 +121,7 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_kernel(const Pro
   const int64_t blocks_per_head = ceil_div(p.time, L::rows);
   const int64_t head = blockIdx.x / blocks_per_head;  // b * H + h
   const int64_t b = head / p.heads, h = head % p.heads;
+  // The block's first query; the last queries of a head, which meet the most keys, start first.
   const int64_t first = (blocks_per_head - 1 - blockIdx.x % blocks_per_head) * L::rows;
   const bf16* keys = head_of(p.k, b, h / p.group);
   const bf16* values = head_of(p.v, b, h / p.group);
@@ -140,7 +147,7 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_kernel(const Pro
   const int64_t past_warp = warp_first + L::warp_rows < p.time ? warp_first + L::warp_rows : p.time;
   const int64_t warp_last = warp_first < p.time ? past_warp - 1 : -1;
 
-  Rows<D> r = {};
+  RowState<D> r = {};
 #pragma unroll
   for (int i = 0; i < L::m_tiles; ++i)
     r.m[i][0] = r.m[i][1] = -infinity();
@@ -185,7 +192,7 @@ void attention_forward(const AttentionShape& s, const HeadsView<const bf16>& q,
                        const HeadsView<bf16>& out, float* lse, cudaStream_t stream) {
   if (s.batch * s.time * s.heads == 0) return;
   check_operands(s, q, k, v, out);
-  const double c = 1.4426950408889634 / std::sqrt(static_cast<double>(s.head_size));
+  const double c = std::numbers::log2e / std::sqrt(static_cast<double>(s.head_size));
   const Problem p{q,
                   k,
                   v,

@@ -3,8 +3,8 @@
 // A warp owns rows of 16 (queries, or keys in the backward pass of keys and values) and meets tiles of the
 // other kind.  Two products appear everywhere: S = A B^T, whose right side has its rows along the shared
 // dimension D, and O += P B, whose left side P is an accumulator of the first product: the accumulators of
-// two neighbouring 16x8 tiles are, rounded to bf16, the A fragment of one 16x16 tile, so P never leaves its
-// registers.
+// two neighbouring 16x8 tiles are, rounded to bf16, the A fragment of one 16x16 tile,
+// so P never leaves its registers.
 #pragma once
 
 #include <type_traits>
@@ -16,7 +16,6 @@ namespace hearth::kernels::attention {
 
 constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
-constexpr float log2_e = 1.4426950408889634f;
 constexpr float ln_2 = 0.6931471805599453f;
 // What a block may have on sm_86, sm_89 and sm_120.
 constexpr int max_shared_bytes = 99 * 1024;
@@ -161,11 +160,6 @@ void check_operands(const AttentionShape& s, const Views&... views) {
                          views.token_stride % 8 == 0 && views.head_stride % 8 == 0) &&
                         ...);
   check(aligned, "attention: operands must be aligned to 16 bytes, their strides multiples of 8");
-}
-
-inline unsigned grid_of(int64_t blocks) {
-  check(blocks < (int64_t{1} << 31), "attention: ", blocks, " blocks are more than a grid can have");
-  return static_cast<unsigned>(blocks);
 }
 
 // Calls function(D) with the smallest tile width D that holds a head.

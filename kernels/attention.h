@@ -1,15 +1,15 @@
 // Launchers of causal attention (attention.cu, attention_backward.cu, attention_decode.cu).
 //
-// As in kernels.h: pointers are device memory, everything is ordered on `stream` and returns at once, nothing
-// is allocated.  Addresses are multiples of 16 bytes, strides of 8 elements; head sizes are multiples of 8 up
-// to max_attention_head_size.  Sizes in between those of the tensor-core tiles (16, 32, 64, 80, 96, 128) are
-// filled up with zeros.
+// As in elementwise.h: pointers are device memory, everything is ordered on `stream` and returns at once,
+// nothing is allocated.  Addresses are multiples of 16 bytes, strides of 8 elements; head sizes are multiples
+// of 8 up to max_attention_head_size.  Sizes in between those of the tensor-core tiles (16, 32, 64, 80, 96,
+// 128) are filled up with zeros.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 
 namespace hearth::kernels {
 
@@ -38,8 +38,8 @@ struct HeadsView<const bf16> {
   int64_t batch_stride, token_stride, head_stride;
 };
 
-// out = softmax(q k^T / sqrt(D), causal) v;  lse [B, H, T] = natural log of the sum of exp of the scaled
-// scores.
+// out = softmax(q k^T / sqrt(D), causal) v;
+// lse [B, H, T] = natural log of the sum of exp of the scaled scores.
 void attention_forward(const AttentionShape& shape, const HeadsView<const bf16>& q,
                        const HeadsView<const bf16>& k, const HeadsView<const bf16>& v,
                        const HeadsView<bf16>& out, float* lse, cudaStream_t stream);

@@ -9,14 +9,19 @@
 // them; then `dq`, where a block owns queries and meets all keys.  A fused kernel would need 5 products per
 // pair of tiles instead of 7, but every block would have to add to every row of dq: with atomics in no fixed
 // order, or with a queue.  Here every sum has one owner and one order, no gradient passes through memory
-// twice, and P and dS stay in registers: dkdv computes the transposes, P^T = exp(k q^T ..) and dP^T = v
-// dout^T, so that its accumulators are the left sides of dv += P^T dout and dk += dS^T q.
+// twice, and P and dS stay in registers: dkdv computes the transposes, P^T = exp(k q^T ..) and
+// dP^T = v dout^T, so that its accumulators are the left sides of dv += P^T dout and dk += dS^T q.
 //
-// Launch: one block of 4 warps per head and 64 keys (dkdv) or 64 queries (dq), 16 rows a warp; the longest
-//   blocks of a head come first.
-// Shared memory:  mine 64 x D | mine 64 x D | other n x D | other n x D | other' | other'  (| lse, delta n x
-//   2) with mine = k, v and other = q, dout in dkdv; mine = q, dout and other = k, v in dq; ' = the next
-//   tile, in flight; n = 64, or 32 when D > 80.  55 KiB for D = 64, 67 KiB for D = 80, 69 KiB for D = 128.
+// Launch.  One block of 4 warps per head and 64 keys (dkdv) or 64 queries (dq), 16 rows a warp; the longest
+// blocks of a head come first.
+//
+// Shared memory; n = 64, or 32 when D > 80; ' is the next tile, in flight:
+//
+//   mine 64 x D, twice | other n x D, twice | other' n x D, twice | dkdv: lse, delta n x 2
+//   dkdv: mine = k, v    other = q, dout        dq: mine = q, dout    other = k, v
+//
+// 55 KiB for D = 64, 67 KiB for D = 80, 69 KiB for D = 128.
+//
 // Registers (D = 64, dkdv): 32 dk + 32 dv + 32 P + 32 dP + fragments.
 // Work: 14 D FLOP for each pair i >= j.  Bytes: every operand twice from memory, the rest from the L2 cache.
 #include "kernels/attention.cuh"
@@ -325,7 +330,7 @@ void attention_backward(const AttentionShape& s, const HeadsView<const bf16>& q,
   p.head_size = static_cast<int>(s.head_size);
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_size));
   p.scale = static_cast<float>(scale);
-  p.c = static_cast<float>(1.4426950408889634 * scale);
+  p.c = static_cast<float>(std::numbers::log2e * scale);
   with_tile_width(s.head_size, [&](auto width) {
     constexpr int D = width.value;
     using L = Layout<D>;

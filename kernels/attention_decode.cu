@@ -130,7 +130,7 @@ void attention_decode(const AttentionShape& s, const HeadsView<const bf16>& q, c
   if (s.batch * s.heads == 0) return;
   check(s.time > 0, "attention: decoding needs at least one key");
   check_operands(s, q, k, v, out);
-  const double c = 1.4426950408889634 / std::sqrt(static_cast<double>(s.head_size));
+  const double c = std::numbers::log2e / std::sqrt(static_cast<double>(s.head_size));
   const Problem p{q,
                   k,
                   v,

@@ -1,7 +1,9 @@
 // Cross-entropy in halves, so that shards of the vocabulary can combine in between.
 //
-//   statistics:  max[r] = max over valid v of x[r, v];  sum[r] = sum of exp(x[r, v] - max);  target[r] = x[r,
-//   t] finish:      loss[r] = log(sum) + (max - target);     dx = (exp(x - max) / sum - onehot(t)) loss_scale
+//   statistics:  max[r] = max over valid v of x[r, v];    sum[r] = sum over them of exp(x[r, v] - max[r])
+//                target[r] = x[r, t] of the target t, where this shard has it
+//   rescale:     sum *= exp(max - global max);    max = global max
+//   finish:      loss[r] = log(sum) + (max - target);    dx = (exp(x - max) / sum - onehot(t)) loss_scale
 //
 // logits [N, V] bf16, statistics and losses [N] fp32.  A block per row, up to 512 threads (a number that
 // depends on V alone); a thread takes 8 neighbouring columns at a time.
@@ -20,7 +22,6 @@ namespace hearth::kernels {
 namespace {
 
 constexpr int max_threads = 512;
-constexpr float log2_e = 1.4426950408889634f;
 constexpr float minus_infinity = -__builtin_huge_valf();
 
 // The column of the target of a row, or -1 when this shard does not have it.
@@ -29,9 +30,10 @@ __device__ __forceinline__ int64_t target_column(int32_t target, const VocabShar
   return target >= 0 && column >= 0 && column < shard.valid ? column : -1;
 }
 
-// exp(x - m), also when both are -inf, which an empty part of the vocabulary has.
-__device__ __forceinline__ float rescaling(float m, float to) {
-  return m == to ? 1.0f : ptx::ex2((m - to) * log2_e);
+// exp(from - to): takes a sum relative to one maximum to another.  Both are -inf where a part of the
+// vocabulary is empty.
+__device__ __forceinline__ float rescaling(float from, float to) {
+  return from == to ? 1.0f : ptx::ex2((from - to) * log2_e);
 }
 
 struct StatisticsProblem {
@@ -46,15 +48,15 @@ __global__ void __launch_bounds__(max_threads)
   const int64_t row = blockIdx.x;
   const bf16* logits = p.logits.row(row);
   const int64_t stride = static_cast<int64_t>(blockDim.x) * pack;
-  float m = minus_infinity, sum = 0;
+  float m = minus_infinity, sum = 0;  // over this thread's columns: the maximum, and the sum relative to it
   for (int64_t first = static_cast<int64_t>(threadIdx.x) * pack; first < p.shard.valid;
-       first += batch * stride) {
-    Pack in[batch];
+       first += in_flight * stride) {
+    Pack in[in_flight];
 #pragma unroll
-    for (int i = 0; i < batch; ++i)
+    for (int i = 0; i < in_flight; ++i)
       if (first + i * stride < p.shard.valid) in[i] = load16(logits + first + i * stride);
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int64_t column = first + i * stride;
       if (column >= p.shard.valid) continue;
       float x[pack];
@@ -117,13 +119,14 @@ __global__ void __launch_bounds__(max_threads)
   const int64_t target = target_column(target_id, p.shard);
   const int64_t valid = target_id < 0 ? 0 : p.shard.valid;  // columns that have a gradient
   const int64_t stride = static_cast<int64_t>(blockDim.x) * pack;
-  for (int64_t first = static_cast<int64_t>(threadIdx.x) * pack; first < p.columns; first += batch * stride) {
-    Pack in[batch];
+  for (int64_t first = static_cast<int64_t>(threadIdx.x) * pack; first < p.columns;
+       first += in_flight * stride) {
+    Pack in[in_flight];
 #pragma unroll
-    for (int i = 0; i < batch; ++i)
+    for (int i = 0; i < in_flight; ++i)
       if (first + i * stride < valid) in[i] = ptx::load16_streaming(p.logits.row(row) + first + i * stride);
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int64_t column = first + i * stride;
       if (column >= p.columns) continue;
       float d[pack] = {};
@@ -160,7 +163,7 @@ void cross_entropy_statistics(Rows<const bf16> logits, const int32_t* targets, c
                               cudaStream_t stream) {
   check_logits(logits, targets, shard, stats, columns);
   if (rows == 0) return;
-  launch(cross_entropy_statistics_kernel, blocks_for_rows(rows, 1), threads_for(columns),
+  launch(cross_entropy_statistics_kernel, grid_of(rows), threads_for(columns),
          block_reduce_bytes<float>(max_threads), stream, StatisticsProblem{logits, targets, shard, stats});
 }
 
@@ -168,7 +171,7 @@ void cross_entropy_rescale(const CrossEntropyStatistics& stats, const float* glo
                            cudaStream_t stream) {
   check(stats.max && stats.sum && global_max, "statistics are absent");
   if (rows == 0) return;
-  launch(cross_entropy_rescale_kernel, blocks_for_rows(rows, rescale_threads), rescale_threads, 0, stream,
+  launch(cross_entropy_rescale_kernel, grid_of(ceil_div(rows, rescale_threads)), rescale_threads, 0, stream,
          stats, global_max, rows);
 }
 
@@ -180,7 +183,7 @@ void cross_entropy_finish(Rows<const bf16> logits, const int32_t* targets, const
   check(losses != nullptr, "losses are absent");
   check(!dlogits || step != nullptr, "dlogits need the step's scalars: call set_step_params first");
   if (rows == 0) return;
-  launch(cross_entropy_finish_kernel, blocks_for_rows(rows, 1), threads_for(columns), 0, stream,
+  launch(cross_entropy_finish_kernel, grid_of(rows), threads_for(columns), 0, stream,
          FinishProblem{logits, targets, shard, stats, losses, dlogits, step, columns});
 }
 

@@ -1,5 +1,5 @@
-// Launchers of kernels/cross_entropy.cu.  The mathematics of each is the operation of the same name in
-// device/ops.h.
+// Launchers of kernels/cross_entropy.cu.
+// The mathematics of each is the operation of the same name in device/ops.h.
 #pragma once
 
 #include <cstdint>

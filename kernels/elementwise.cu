@@ -7,7 +7,7 @@
 // Sums are cut into chunks of a fixed size.  One block adds a chunk: each thread its vectors in ascending
 // order, then the block in lane and warp order; a second kernel, one block, adds the chunks.  So the result
 // depends on n alone, not on the grid.
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 #include "kernels/ptx.cuh"
 
 namespace hearth::kernels {
@@ -78,44 +78,9 @@ __global__ void __launch_bounds__(threads) add_kernel(const T* a, const T* b, T*
     assign(out[i], to_float(a[i]) + to_float(b[i]));
 }
 
-template <class T>
-__global__ void __launch_bounds__(threads) fill_kernel(T* out, float value, int64_t n) {
-  const int64_t first = global_thread_index() * per_thread;
-  if (first + per_thread <= n) {
-    float x[per_thread];
-#pragma unroll
-    for (int i = 0; i < per_thread; ++i)
-      x[i] = value;
-    write(out + first, x);
-    return;
-  }
-  for (int64_t i = first; i < n; ++i)
-    assign(out[i], value);
-}
-
-// Bits, not numbers: NaN payloads survive.
-template <class T>
-__global__ void __launch_bounds__(threads) copy_kernel(const T* from, T* to, int64_t n) {
-  constexpr int size = Vector<T>::size;
-  const int64_t first = global_thread_index() * size;
-  if (first + size <= n) {
-    store16(to + first, ptx::load16_streaming(from + first));
-    return;
-  }
-  for (int64_t i = first; i < n; ++i)
-    to[i] = from[i];
-}
-
 template <class... Pointers>
-void check_aligned(Pointers... pointers) {
-  const bool aligned = ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
-  check(aligned, "an operand of an element-wise kernel is not aligned to 16 bytes");
-}
-
-unsigned blocks_for(int64_t n, int64_t elements_per_thread) {
-  const int64_t blocks = ceil_div(ceil_div(n, elements_per_thread), threads);
-  check(blocks < (int64_t{1} << 31), n, " elements need more blocks than a grid can have");
-  return static_cast<unsigned>(blocks);
+void check_all_aligned(Pointers... pointers) {
+  (check_aligned("an operand of an element-wise kernel", pointers), ...);
 }
 
 // ---- sums
@@ -167,7 +132,7 @@ __global__ void __launch_bounds__(threads)
 template <class F, class T>
 void add_up(const T* x, int64_t n, double* total, void* workspace, cudaStream_t stream) {
   if (n == 0) return;
-  check_aligned(x, workspace);
+  check_all_aligned(x, workspace);
   auto* partial = static_cast<double*>(workspace);
   const int64_t chunks = ceil_div(n, chunk);
   constexpr size_t scratch = block_reduce_bytes<double>(threads);
@@ -178,26 +143,14 @@ void add_up(const T* x, int64_t n, double* total, void* workspace, cudaStream_t 
 template <class From, class To>
 void launch_cast(const From* from, To* to, int64_t n, cudaStream_t stream) {
   if (n == 0) return;
-  check_aligned(from, to);
-  launch(cast_kernel<From, To>, blocks_for(n, per_thread), threads, 0, stream, from, to, n);
+  check_all_aligned(from, to);
+  launch(cast_kernel<From, To>, grid_of(ceil_div(n, per_thread * threads)), threads, 0, stream, from, to, n);
 }
 template <class T>
 void launch_add(const T* a, const T* b, T* out, int64_t n, cudaStream_t stream) {
   if (n == 0) return;
-  check_aligned(a, b, out);
-  launch(add_kernel<T>, blocks_for(n, per_thread), threads, 0, stream, a, b, out, n);
-}
-template <class T>
-void launch_fill(T* x, float value, int64_t n, cudaStream_t stream) {
-  if (n == 0) return;
-  check_aligned(x);
-  launch(fill_kernel<T>, blocks_for(n, per_thread), threads, 0, stream, x, value, n);
-}
-template <class T>
-void launch_copy(const T* from, T* to, int64_t n, cudaStream_t stream) {
-  if (n == 0) return;
-  check_aligned(from, to);
-  launch(copy_kernel<T>, blocks_for(n, Vector<T>::size), threads, 0, stream, from, to, n);
+  check_all_aligned(a, b, out);
+  launch(add_kernel<T>, grid_of(ceil_div(n, per_thread * threads)), threads, 0, stream, a, b, out, n);
 }
 
 }  // namespace
@@ -213,18 +166,6 @@ void add(const float* a, const float* b, float* out, int64_t n, cudaStream_t str
 }
 void add(const bf16* a, const bf16* b, bf16* out, int64_t n, cudaStream_t stream) {
   launch_add(a, b, out, n, stream);
-}
-void fill(float* x, float value, int64_t n, cudaStream_t stream) {
-  launch_fill(x, value, n, stream);
-}
-void fill(bf16* x, float value, int64_t n, cudaStream_t stream) {
-  launch_fill(x, value, n, stream);
-}
-void copy(const float* from, float* to, int64_t n, cudaStream_t stream) {
-  launch_copy(from, to, n, stream);
-}
-void copy(const bf16* from, bf16* to, int64_t n, cudaStream_t stream) {
-  launch_copy(from, to, n, stream);
 }
 
 void copy_bytes(const void* from, void* to, size_t bytes, cudaStream_t stream) {

@@ -1,7 +1,8 @@
 // Token and position embeddings: gathers of rows, and scatters that add in the order of r without atomics.
 //
-//   out[r] = table[token[r]];   x[r] = dropout(x[r] + table[position[r]]);   backward: dtable[index[r]] +=
-//   d[r]
+//   tokens:     out[r] = table[token[r]]
+//   positions:  x[r] = dropout(x[r] + table[position[r]])
+//   backward:   dtable[index[r]] += d[r]
 //
 // [N, C] bf16, table [V, C] bf16, dtable [V, C] fp32, indices [N] i32.
 //
@@ -256,7 +257,7 @@ void embed_tokens(const int32_t* tokens, Rows<const bf16> table, int64_t vocab_s
   check_rows("out", out, channels);
   check(tokens != nullptr, "tokens are absent");
   if (rows == 0) return;
-  launch(embed_tokens_kernel, blocks_for_rows(rows), row_threads, 0, stream,
+  launch(embed_tokens_kernel, grid_of(ceil_div(rows, row_warps)), row_threads, 0, stream,
          Gather{tokens, table, vocab_start, vocab_rows, out, rows, channels});
 }
 
@@ -279,7 +280,7 @@ void embed_positions(Rows<bf16> x, const int32_t* positions, Rows<const bf16> ta
   check(!table || positions != nullptr, "positions are absent");
   const DropoutMask mask = dropout_mask(dropout, step);
   if (rows == 0 || (!table && mask.step == nullptr)) return;
-  launch(embed_positions_kernel, blocks_for_rows(rows), row_threads, 0, stream,
+  launch(embed_positions_kernel, grid_of(ceil_div(rows, row_warps)), row_threads, 0, stream,
          Gather{positions, table, 0, table_rows, x, rows, channels}, mask);
 }
 

@@ -2,6 +2,7 @@
 //
 //   gelu(x) = x/2 (1 + tanh u) = x s,   u = sqrt(2/pi) (x + 0.044715 x^3),   s = 1 / (1 + exp(-2u))
 //   gelu'(x) = s + 2 x s (1 - s) du/dx
+//
 // One ex2 and one rcp each.  The sigmoid form loses no digits where tanh u is near -1.  Products and sums are
 // fused by hand, so that the fused GEMM and the recomputing kernel give the same bits.
 #pragma once
@@ -11,12 +12,11 @@
 namespace hearth {
 
 constexpr float gelu_a = 0.044715f;
-constexpr float gelu_c = 0.79788456080286536f;     // sqrt(2/pi)
-constexpr float log2_of_e = 1.44269504088896341f;  // exp(x) = ex2(x log2(e))
+constexpr float gelu_c = 0.79788456080286536f;  // sqrt(2/pi)
 
 // 1 / (1 + exp(-2u)), given x and x^2
 __device__ __forceinline__ float gelu_sigmoid(float x, float x2) {
-  constexpr float scale = -2 * log2_of_e * gelu_c;
+  constexpr float scale = -2 * log2_e * gelu_c;
   return ptx::rcp(1 + ptx::ex2(x * fmaf(scale * gelu_a, x2, scale)));
 }
 

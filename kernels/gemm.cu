@@ -1,5 +1,5 @@
-// The choice between the GEMM engines, and what they share: plans, checks, the ordered addition of partial
-// sums.
+// The choice between the GEMM engines, and what they share: plans, checks,
+// the ordered addition of partial sums.
 #include <algorithm>
 
 #include "kernels/gemm_common.cuh"
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(reduce_threads)
 
 void add_parts(const float* from, int64_t parts, int64_t rows, int64_t columns, float* to, int64_t stride,
                cudaStream_t stream) {
-  launch(add_parts_kernel, grid_size(ceil_div(rows * columns, 4 * reduce_threads)), reduce_threads, 0, stream,
+  launch(add_parts_kernel, grid_of(ceil_div(rows * columns, 4 * reduce_threads)), reduce_threads, 0, stream,
          from, parts, rows, columns, to, stride);
 }
 
@@ -91,15 +91,10 @@ bool takes_sm90(const GemmArgs& p) {
 
 }  // namespace
 
-unsigned grid_size(int64_t blocks) {
-  check(blocks < (int64_t{1} << 31), "gemm: ", blocks, " blocks are more than a grid can have");
-  return static_cast<unsigned>(blocks);
-}
-
 Plan plan_for(const GemmArgs& p, const TileShape& tile, const SplitModel& model) {
   Plan plan = {};
   const int64_t rows = ceil_div(p.m, tile.m), columns = ceil_div(p.n, tile.n), steps = ceil_div(p.k, tile.k);
-  grid_size(rows * columns);
+  grid_of(rows * columns);  // checks the number, which must fit in 32 bits
   check(steps < (int64_t{1} << 30), "gemm: a sum over ", p.k, " elements is too long");
   plan.rows = static_cast<uint32_t>(rows);
   plan.columns = static_cast<uint32_t>(columns);
@@ -167,7 +162,7 @@ void gelu_forward(const bf16* pre, int64_t pre_stride, bf16* y, int64_t y_stride
   check(columns % 8 == 0 && pre_stride % 8 == 0 && y_stride % 8 == 0 &&
             reinterpret_cast<uintptr_t>(pre) % 16 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0,
         "gelu: columns and row strides must be multiples of 8, addresses of 16");
-  launch(gelu_kernel, grid_size(ceil_div(rows * columns, 8 * reduce_threads)), reduce_threads, 0, stream, pre,
+  launch(gelu_kernel, grid_of(ceil_div(rows * columns, 8 * reduce_threads)), reduce_threads, 0, stream, pre,
          pre_stride, y, y_stride, rows, columns);
 }
 

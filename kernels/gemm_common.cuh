@@ -43,8 +43,6 @@ size_t workspace_bytes(const GemmArgs& args, const Plan& plan);
 void set_workspace(const GemmArgs& args, Plan& plan, void* workspace);
 // accumulator += partials, when k was split; column_sums += partial_sums, when they are wanted.
 void add_partials(const GemmArgs& args, const Plan& plan, cudaStream_t stream);
-// A grid's size, checked.
-unsigned grid_size(int64_t blocks);
 
 // ---- device
 
@@ -55,8 +53,8 @@ struct Work {
 };
 
 // Piece `index`, split by split.  Pieces are worked on about in the order of their index: walking down the
-// columns of groups of `group_rows` rows of tiles, those that are under way together touch few rows of A and
-// B.
+// columns of groups of `group_rows` rows of tiles, so those that are under way together touch few rows of A
+// and B.
 template <uint32_t group_rows>
 __device__ __forceinline__ Work work_of(uint32_t index, const Plan& plan) {
   const uint32_t tiles = plan.rows * plan.columns;
@@ -73,6 +71,9 @@ __device__ __forceinline__ Work work_of(uint32_t index, const Plan& plan) {
   work.end = plan.steps - work.begin < plan.steps_per_split ? plan.steps : work.begin + plan.steps_per_split;
   return work;
 }
+
+// The input of an epilogue that reads nothing.
+struct NoInput {};
 
 // gelu of two rounded pre-activations, rounded.
 __device__ __forceinline__ uint32_t gelu_of_pair(uint32_t pre) {

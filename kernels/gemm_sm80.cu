@@ -18,6 +18,9 @@
 // sums of dy come from the A tiles while they are in shared memory: of the tiles of one row of C, each adds
 // the steps that are its turn, so all blocks do equal work; their partial sums are added by the same kernel.
 //
+// In order: copies of the first three steps start; each step waits for its tiles, starts the copies of the
+// step three further on, multiplies; C is staged in shared memory; the epilogue takes it to global memory.
+//
 // Bytes moved: A and B once per row and column of tiles, mostly from L2, since blocks that run together
 // share them (8 rows of tiles form a group); C, pre and bias once.
 #include <algorithm>
@@ -168,26 +171,25 @@ __device__ __forceinline__ Vector<uint32_t> gelu_of(const Vector<uint32_t>& pre)
   return {{gelu_of_pair(pre[0]), gelu_of_pair(pre[1]), gelu_of_pair(pre[2]), gelu_of_pair(pre[3])}};
 }
 
-// An epilogue turns 8 sums at (row, column) into what is stored.  read() fetches what it needs from global
-// memory, so that a thread can have several rows in flight before it writes the first.
-struct Place {
+// An epilogue turns 8 sums at (row, column), hence the names, into what is stored.  read() fetches what it
+// needs from global memory, so that a thread can have several rows in flight before it writes the first.
+struct Place8 {
   int split;
   int64_t row, column;
 };
-struct Nothing {};
 
-struct Store {
-  using Input = Nothing;
-  static __device__ __forceinline__ Input read(const GemmArgs&, const Plan&, const Place&) { return {}; }
-  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place& at,
+struct Store8 {
+  using Input = NoInput;
+  static __device__ __forceinline__ Input read(const GemmArgs&, const Plan&, const Place8&) { return {}; }
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place8& at,
                                                const Eight& v, const Input&) {
     store8(p.c + at.row * p.c_stride + at.column, rounded(v));
   }
 };
 
-struct Bias {
+struct Bias8 {
   using Input = Eight;
-  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan&, const Place& at) {
+  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan&, const Place8& at) {
     return p.bias ? load8(p.bias + at.column) : Eight{};
   }
   static __device__ __forceinline__ Vector<uint32_t> sum(Eight v, const Eight& bias) {
@@ -196,14 +198,14 @@ struct Bias {
       v.x[i] += bias.x[i];
     return rounded(v);
   }
-  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place& at,
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place8& at,
                                                const Eight& v, const Input& bias) {
     store8(p.c + at.row * p.c_stride + at.column, sum(v, bias));
   }
 };
 
-struct BiasGelu : Bias {
-  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place& at,
+struct BiasGelu8 : Bias8 {
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place8& at,
                                                const Eight& v, const Input& bias) {
     const Vector<uint32_t> pre = sum(v, bias);
     if (p.pre) store8(p.pre + at.row * p.pre_stride + at.column, pre);
@@ -211,12 +213,12 @@ struct BiasGelu : Bias {
   }
 };
 
-struct GeluGradient {
+struct GeluGradient8 {
   using Input = Eight;
-  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan&, const Place& at) {
+  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan&, const Place8& at) {
     return load8(p.factor_pre + at.row * p.pre_stride + at.column);
   }
-  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place& at, Eight v,
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan&, const Place8& at, Eight v,
                                                const Input& pre) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
@@ -226,19 +228,19 @@ struct GeluGradient {
 };
 
 // The whole sum is added to the gradient; a part of it goes to the workspace.
-struct Accumulate {
+struct Accumulate8 {
   struct Input {
     Vector<float> low, high;
   };
-  static __device__ __forceinline__ float* target(const GemmArgs& p, const Plan& plan, const Place& at) {
+  static __device__ __forceinline__ float* target(const GemmArgs& p, const Plan& plan, const Place8& at) {
     return plan.splits == 1 ? p.accumulator + at.row * p.c_stride + at.column
                             : plan.partials + (at.split * p.m + at.row) * p.n + at.column;
   }
-  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan& plan, const Place& at) {
+  static __device__ __forceinline__ Input read(const GemmArgs& p, const Plan& plan, const Place8& at) {
     if (plan.splits > 1) return {};
     return {load16(target(p, plan, at)), load16(target(p, plan, at) + 4)};
   }
-  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan& plan, const Place& at,
+  static __device__ __forceinline__ void write(const GemmArgs& p, const Plan& plan, const Place8& at,
                                                const Eight& v, Input before) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -286,7 +288,7 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
                                   p.n - block_column, thread);
   };
 
-  constexpr bool sums_columns = std::is_same_v<Epilogue, Accumulate> && !a_k_major;
+  constexpr bool sums_columns = std::is_same_v<Epilogue, Accumulate8> && !a_k_major;
   if constexpr (sums_columns) {
     if (p.column_sums) clear_column_sums<T>();
   }
@@ -327,13 +329,13 @@ __global__ void __launch_bounds__(T::threads, T::blocks_per_multiprocessor)
     typename Epilogue::Input input[at_once] = {};
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      const Place at = {work.split, block_row + first + i * rows_apart, block_column + column};
+      const Place8 at = {work.split, block_row + first + i * rows_apart, block_column + column};
       if (at.row < p.m) input[i] = Epilogue::read(p, plan, at);
     }
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       const int row = first + i * rows_apart;
-      const Place at = {work.split, block_row + row, block_column + column};
+      const Place8 at = {work.split, block_row + row, block_column + column};
       if (at.row >= p.m) continue;
       const auto low = shared_load<Vector<float>>(staged<T>(row, column));
       const auto high = shared_load<Vector<float>>(staged<T>(row, column + 4));
@@ -369,22 +371,22 @@ template <class T, bool a_k_major, bool b_k_major, class Epilogue>
 void launch_gemm(const GemmArgs& p, const Plan& plan, cudaStream_t stream) {
   const int64_t blocks = int64_t{plan.rows} * plan.columns * plan.splits;
   const size_t shared_bytes = T::ring_bytes + (p.column_sums ? T::sums_bytes : 0);
-  launch(gemm_kernel<T, a_k_major, b_k_major, Epilogue>, grid_size(blocks), T::threads, shared_bytes, stream,
-         p, plan);
+  launch(gemm_kernel<T, a_k_major, b_k_major, Epilogue>, grid_of(blocks), T::threads, shared_bytes, stream, p,
+         plan);
 }
 
 template <class T>
 void launch_product(const GemmArgs& p, Plan plan, void* workspace, cudaStream_t stream) {
   switch (p.product) {
     case Product::forward:
-      if (p.gelu) return launch_gemm<T, true, true, BiasGelu>(p, plan, stream);
-      return launch_gemm<T, true, true, Bias>(p, plan, stream);
+      if (p.gelu) return launch_gemm<T, true, true, BiasGelu8>(p, plan, stream);
+      return launch_gemm<T, true, true, Bias8>(p, plan, stream);
     case Product::input_gradient:
-      if (p.factor_pre) return launch_gemm<T, true, false, GeluGradient>(p, plan, stream);
-      return launch_gemm<T, true, false, Store>(p, plan, stream);
+      if (p.factor_pre) return launch_gemm<T, true, false, GeluGradient8>(p, plan, stream);
+      return launch_gemm<T, true, false, Store8>(p, plan, stream);
     case Product::weight_gradient:
       set_workspace(p, plan, workspace);
-      launch_gemm<T, false, false, Accumulate>(p, plan, stream);
+      launch_gemm<T, false, false, Accumulate8>(p, plan, stream);
       add_partials(p, plan, stream);
   }
 }

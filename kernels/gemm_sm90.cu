@@ -14,18 +14,20 @@
 // consumers are in their epilogue the producer fills the ring for the next tile, and C's last panels are
 // still being stored while it is multiplied.
 //
+// Words: a piece is a tile of C with its part of k; a step is 64 of that k; a stage is a slot of the ring,
+// which holds A and B of one step; a panel is 64 columns of a tile.
+//
 // Shared memory, 1024-byte aligned:
 //
 //   0         4 stages of   A 128 x 64  16 KiB | B 256 x 64  32 KiB
 //   192 KiB   staging: per consumer warp a ring of 2 panels 16 x 64: 8 x 2 x 2 KiB
 //   224 KiB   full[4], empty[4]: mbarriers of 8 bytes
 //
-// All tiles have rows of 128 bytes and the 128-byte swizzle.  K-major: [mn][64 k].  Otherwise panels of 64
-// mn, one after another: [mn / 64][64 k][64 mn].
+// All tiles have rows of 128 bytes and the 128-byte swizzle.  K-major: [mn][64 k].  Otherwise panels of
+// 64 mn, one after another: [mn / 64][64 k][64 mn].
 //
-//   full[s]   phase i ends when stage s holds its i-th contents: the producer has arrived, all bytes have
-//   come. empty[s]  phase i ends when everybody is done with them: 8 consumer warps, and 2 summing warps if
-//   there
+//   full[s]   phase i ends when stage s holds its i-th contents: the producer has arrived, and all bytes.
+//   empty[s]  phase i ends when everybody is done with them: 8 consumer warps, and 2 summing warps if there
 //             are column sums.  The producer's first wait, for parity 1, passes at once.
 //
 // Epilogues that read a matrix (gelu' of the pre-activation) get it through the same ring: its 128 x 256 tile
@@ -36,8 +38,8 @@
 //
 // Bytes moved: A and B once per row and column of tiles, from L2 but for the first time (tiles under way
 // together form groups of 16 rows); C, pre and bias once.  Per step a multiprocessor loads 48 KiB and the
-// tensor cores need 1024 clocks.  Expected share of the measured bf16 peak: 90% for k >= 1024, 85% at k =
-// 768, where the epilogue (about 0.4 us, tensor cores idle) weighs 6% of a tile's 7 us.
+// tensor cores need 1024 clocks.  Expected share of the measured bf16 peak: 84% for k >= 1024, 79% at
+// k = 768, where the epilogue (about 0.4 us, tensor cores idle) weighs 6% of a tile's 7 us (README.md).
 #include <algorithm>
 #include <type_traits>
 
@@ -127,14 +129,13 @@ struct Stage {
 // ---- epilogues, of a warp's 16 x 256 sums
 //
 // What one needs from global memory it reads before the main loop (`Input`), or takes from the ring
-// (`reads_pre`).  Panel `panel` of 64 columns is 16 x 64 sums, 32 in a thread: x[8 j + i] belongs to row g +
-// 8 (i / 2 % 2), column 16 j + 8 (i / 4) + 2 t + i % 2.
+// (`reads_pre`).  Panel `panel` of 64 columns is 16 x 64 sums, 32 in a thread.  With g = lane / 4 and
+// t = lane % 4, x[8 j + i] belongs to row g + 8 (i / 2 % 2), column 16 j + 8 (i / 4) + 2 t + i % 2.
 
-struct Place {
+struct WarpPlace {
   int split;
   int row, column;  // of the warp's first sum
 };
-struct Nothing {};
 
 // The warp's ring of panels on their way to global memory.  Lane 0 starts the stores, so it waits for them.
 struct Staging {
@@ -165,13 +166,13 @@ struct Staging {
   }
 };
 
-struct Store {
+struct WarpStore {
   static constexpr bool reads_pre = false;
-  using Input = Nothing;
-  static __device__ __forceinline__ Input read(const GemmArgs&, const Place&) { return {}; }
+  using Input = NoInput;
+  static __device__ __forceinline__ Input read(const GemmArgs&, const WarpPlace&) { return {}; }
   static __device__ __forceinline__ void write(float (&acc)[sums], const TensorMaps& maps, const GemmArgs&,
-                                               const Plan&, const Place& at, const Input&, Staging& staging,
-                                               Stage&) {
+                                               const Plan&, const WarpPlace& at, const Input&,
+                                               Staging& staging, Stage&) {
 #pragma unroll
     for (int panel = 0; panel < panels; ++panel)
       staging.store(maps.c, acc + panel * panel_sums, at.column + panel * panel_columns, at.row);
@@ -180,12 +181,12 @@ struct Store {
 
 // + bias, rounded; with gelu the pre-activation is rounded, stored, and c is gelu of it.
 template <bool gelu>
-struct Bias {
+struct WarpBias {
   static constexpr bool reads_pre = false;
   struct Input {
     uint32_t pairs[block_n / 8];  // of columns 8 j + 2 t, 8 j + 2 t + 1
   };
-  static __device__ __forceinline__ Input read(const GemmArgs& p, const Place& at) {
+  static __device__ __forceinline__ Input read(const GemmArgs& p, const WarpPlace& at) {
     Input bias;
     const int column = at.column + accumulator_column(0);
 #pragma unroll
@@ -204,7 +205,7 @@ struct Bias {
     x[0] = low_half(pre), x[1] = high_half(pre);
   }
   static __device__ __forceinline__ void write(float (&acc)[sums], const TensorMaps& maps, const GemmArgs& p,
-                                               const Plan&, const Place& at, const Input& bias,
+                                               const Plan&, const WarpPlace& at, const Input& bias,
                                                Staging& staging, Stage&) {
 #pragma unroll
     for (int panel = 0; panel < panels; ++panel) {
@@ -228,17 +229,17 @@ struct Bias {
 };
 
 // * gelu'(pre)
-struct GeluGradient {
+struct WarpGeluGradient {
   static constexpr bool reads_pre = true;
-  using Input = Nothing;
-  static __device__ __forceinline__ Input read(const GemmArgs&, const Place&) { return {}; }
+  using Input = NoInput;
+  static __device__ __forceinline__ Input read(const GemmArgs&, const WarpPlace&) { return {}; }
   static __device__ __forceinline__ void multiply(float* x, uint32_t pre) {
     x[0] *= gelu_derivative(low_half(pre));
     x[1] *= gelu_derivative(high_half(pre));
   }
   static __device__ __forceinline__ void write(float (&acc)[sums], const TensorMaps& maps, const GemmArgs&,
-                                               const Plan&, const Place& at, const Input&, Staging& staging,
-                                               Stage& stage) {
+                                               const Plan&, const WarpPlace& at, const Input&,
+                                               Staging& staging, Stage& stage) {
     const int first_row = (warp_index() - first_consumer_warp) * warp_rows;  // of the tile
 #pragma unroll
     for (int panel = 0; panel < panels; ++panel) {
@@ -264,10 +265,10 @@ struct GeluGradient {
 
 // The whole sum is added to the gradient; a part of it goes to the workspace.  A warp touches 8 rows at a
 // time, whole sectors of 32 bytes of each.
-struct Accumulate {
+struct WarpAccumulate {
   static constexpr bool reads_pre = false;
-  using Input = Nothing;
-  static __device__ __forceinline__ Input read(const GemmArgs&, const Place&) { return {}; }
+  using Input = NoInput;
+  static __device__ __forceinline__ Input read(const GemmArgs&, const WarpPlace&) { return {}; }
 
   // 64 columns of one row: `half` 0 or 1 is row g or g + 8.
   template <bool whole>
@@ -285,7 +286,7 @@ struct Accumulate {
     }
   }
   static __device__ __forceinline__ void write(float (&acc)[sums], const TensorMaps&, const GemmArgs& p,
-                                               const Plan& plan, const Place& at, const Input&, Staging&,
+                                               const Plan& plan, const WarpPlace& at, const Input&, Staging&,
                                                Stage&) {
 #pragma unroll
     for (int panel = 0; panel < panels; ++panel)
@@ -368,7 +369,7 @@ __device__ __forceinline__ void consume(const TensorMaps& maps, const GemmArgs& 
   Stage stage;
   Staging staging;
   for_each_piece(plan, [&](const Work& work) {
-    const Place at = {work.split, first_row(work) + warp * warp_rows, first_column(work)};
+    const WarpPlace at = {work.split, first_row(work) + warp * warp_rows, first_column(work)};
     const typename Epilogue::Input input = Epilogue::read(p, at);
     float acc[sums];
     for (int step = work.begin; step < work.end; ++step, stage.advance()) {
@@ -390,8 +391,8 @@ __device__ __forceinline__ void consume(const TensorMaps& maps, const GemmArgs& 
   staging.finish();
 }
 
-// Warp `panel` of two: sums over k of 64 columns of A.  Lane: 8 columns (lane % 8) of every 4th row (lane /
-// 8).
+// Warp `panel` of two: sums over k of 64 columns of A.  A lane takes 8 columns (lane % 8) of every 4th row
+// (lane / 8).
 __device__ __forceinline__ void add_columns(float (&sum)[chunk_elements], SharedAddress panel) {
   const SharedTile<block_k, panel_columns> tile{panel};
 #pragma unroll 4
@@ -431,7 +432,7 @@ __device__ __forceinline__ void sum_columns(int panel, const GemmArgs& p, const 
 template <bool a_k_major, bool b_k_major, class Epilogue>
 __global__ void __launch_bounds__(threads, 1)
     gemm_sm90_kernel(const __grid_constant__ TensorMaps maps, const GemmArgs p, const Plan plan) {
-  constexpr bool can_sum = std::is_same_v<Epilogue, Accumulate>;
+  constexpr bool can_sum = std::is_same_v<Epilogue, WarpAccumulate>;
   const bool sums_columns = can_sum && p.column_sums;
   if (threadIdx.x == 0) {
     for (Stage stage; stage.parity == 0; stage.advance()) {
@@ -488,7 +489,7 @@ void launch_gemm(const GemmArgs& p, const Plan& plan, cudaStream_t stream) {
   if (p.factor_pre) maps.pre = make_tensor_map(p.factor_pre, p.m, p.n, p.pre_stride, block_m, panel_columns);
   const int64_t pieces = int64_t{plan.rows} * plan.columns * plan.splits;
   launch(gemm_sm90_kernel<a_k_major, b_k_major, Epilogue>,
-         std::min(grid_size(pieces), static_cast<unsigned>(multiprocessors())), threads, shared_bytes, stream,
+         std::min(grid_of(pieces), static_cast<unsigned>(multiprocessors())), threads, shared_bytes, stream,
          maps, p, plan);
 }
 
@@ -518,14 +519,14 @@ void gemm_sm90(const GemmArgs& p, void* workspace, cudaStream_t stream) {
   Plan plan = sm90_plan(p);
   switch (p.product) {
     case Product::forward:
-      if (p.gelu) return launch_gemm<true, true, Bias<true>>(p, plan, stream);
-      return launch_gemm<true, true, Bias<false>>(p, plan, stream);
+      if (p.gelu) return launch_gemm<true, true, WarpBias<true>>(p, plan, stream);
+      return launch_gemm<true, true, WarpBias<false>>(p, plan, stream);
     case Product::input_gradient:
-      if (p.factor_pre) return launch_gemm<true, false, GeluGradient>(p, plan, stream);
-      return launch_gemm<true, false, Store>(p, plan, stream);
+      if (p.factor_pre) return launch_gemm<true, false, WarpGeluGradient>(p, plan, stream);
+      return launch_gemm<true, false, WarpStore>(p, plan, stream);
     case Product::weight_gradient:
       set_workspace(p, plan, workspace);
-      launch_gemm<false, false, Accumulate>(p, plan, stream);
+      launch_gemm<false, false, WarpAccumulate>(p, plan, stream);
       add_partials(p, plan, stream);
   }
 }

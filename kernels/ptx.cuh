@@ -167,28 +167,6 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddres
   emulator::ldmatrix(4, true, row, r, site);
 #endif
 }
-// Two matrices: lanes 0-15 give the addresses.
-__device__ __forceinline__ void ldmatrix_x2(uint32_t (&r)[2], SharedAddress row, Site site = Site::here()) {
-#if defined(__CUDACC__)
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(row)
-               : "memory");
-#else
-  emulator::ldmatrix(2, false, row, r, site);
-#endif
-}
-__device__ __forceinline__ void ldmatrix_x2_trans(uint32_t (&r)[2], SharedAddress row,
-                                                  Site site = Site::here()) {
-#if defined(__CUDACC__)
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(row)
-               : "memory");
-#else
-  emulator::ldmatrix(2, true, row, r, site);
-#endif
-}
 
 // ---- mma.sync: d += a b, a 16x16 times a 16x8, bf16 with fp32 accumulation
 //

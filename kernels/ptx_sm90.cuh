@@ -7,8 +7,7 @@
 //   TMA load -> mbarrier_wait -> ldmatrix or wgmma: no fence.
 //   shared_store or stmatrix -> fence_proxy_async by every writing thread -> barrier -> TMA store or wgmma.
 //   shared_load or ldmatrix -> fence_proxy_async by every reader -> barrier -> TMA load into the same bytes.
-//   TMA store -> bulk_commit -> bulk_wait_read before its shared memory is written again; before the kernel
-//   ends.
+//   TMA store -> bulk_commit -> bulk_wait_read before its shared memory is written again or the kernel ends.
 #pragma once
 
 #include "kernels/ptx.cuh"
@@ -97,13 +96,6 @@ __device__ __forceinline__ void fence_proxy_async() {
 // ---- TMA: one thread moves a whole box.  Coordinates are in elements, the contiguous dimension (column)
 // first. What lies outside the tensor reads as zero, counted as delivered, and is not written.
 
-__device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-#else
-  (void)map;
-#endif
-}
 __device__ __forceinline__ void tma_load_2d(SharedAddress to, const TensorMap& map, SharedAddress barrier,
                                             int column, int row, Site site = Site::here()) {
 #if defined(__CUDACC__)
@@ -135,22 +127,13 @@ __device__ __forceinline__ void bulk_commit() {
   emulator::bulk_commit();
 #endif
 }
-// Waits until all but the youngest `groups` groups have read their shared memory ...
+// Waits until all but the youngest `groups` groups have read their shared memory.
 template <int groups>
 __device__ __forceinline__ void bulk_wait_read() {
 #if defined(__CUDACC__)
   HEARTH_ASM_SM90("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
 #else
   emulator::bulk_wait(groups, true);
-#endif
-}
-// ... and have written global memory.
-template <int groups>
-__device__ __forceinline__ void bulk_wait() {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90("cp.async.bulk.wait_group %0;" ::"n"(groups) : "memory");
-#else
-  emulator::bulk_wait(groups, false);
 #endif
 }
 
@@ -166,24 +149,8 @@ __device__ __forceinline__ void stmatrix_x4(SharedAddress row, const uint32_t (&
 #endif
 }
 
-// ---- whole warps
+// ---- registers
 
-// True in exactly one lane; all 32 lanes must call.
-__device__ __forceinline__ bool elect_one(Site site = Site::here()) {
-#if defined(__CUDACC__)
-  uint32_t elected = 0;
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "elect.sync _|p, 0xffffffff;\n"
-      "selp.u32 %0, 1, 0, p;\n"
-      "}"
-      : "=r"(elected));
-  return elected != 0;
-#else
-  return emulator::elect(site);
-#endif
-}
 // Registers per thread, for all warps of a warpgroup: a multiple of 8 from 24 to 256.  The kernel needs
 // __launch_bounds__(threads, 1).
 template <int count>
@@ -220,7 +187,7 @@ __device__ __forceinline__ uint64_t matrix_descriptor(SharedAddress tile, uint32
          static_cast<uint64_t>(stride_bytes >> 4) << 32 | swizzle_128_bytes;
 }
 
-// Before the first wgmma of a batch, and after accumulators or A registers were written.
+// Before the first wgmma of a series, and after accumulators were written.
 __device__ __forceinline__ void wgmma_fence(Site site = Site::here()) {
 #if defined(__CUDACC__)
   HEARTH_ASM_SM90("wgmma.fence.sync.aligned;" ::: "memory");
@@ -235,8 +202,8 @@ __device__ __forceinline__ void wgmma_commit(Site site = Site::here()) {
   emulator::wgmma_commit(site);
 #endif
 }
-// Waits until at most the youngest `groups` groups are in flight; before that nobody may touch their
-// accumulators.
+// Waits until at most the youngest `groups` groups are in flight;
+// before that nobody may touch their accumulators.
 template <int groups>
 __device__ __forceinline__ void wgmma_wait(Site site = Site::here()) {
 #if defined(__CUDACC__)
@@ -245,7 +212,7 @@ __device__ __forceinline__ void wgmma_wait(Site site = Site::here()) {
   emulator::wgmma_wait(groups, site);
 #endif
 }
-// Keeps the compiler from moving accesses of the accumulators across a batch of wgmma.
+// Keeps the compiler from moving accesses of the accumulators across a series of wgmma.
 template <int count>
 __device__ __forceinline__ void pin_registers(float (&d)[count]) {
 #if defined(__CUDACC__)
@@ -258,14 +225,13 @@ __device__ __forceinline__ void pin_registers(float (&d)[count]) {
 }
 
 // Accumulator i of thread w * 32 + 4 g + t of the warpgroup: row 16 w + g + 8 (i / 2 % 2), column
-// 8 (i / 4) + 2 t + i % 2.  A in registers is laid out as for mma_m16n8k16, row 16 w + ...  With accumulate =
-// false d is overwritten.  The descriptors are the same in all threads.
+// 8 (i / 4) + 2 t + i % 2.  With accumulate = false d is overwritten.  The descriptors are the same in all
+// threads.  Kernels use N = 256; 64 is small enough for tests.
 
 #define HEARTH_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HEARTH_D16(i) HEARTH_D4(i), HEARTH_D4(i + 4), HEARTH_D4(i + 8), HEARTH_D4(i + 12)
 #define HEARTH_D32(i) HEARTH_D16(i), HEARTH_D16(i + 16)
 
-// A and B in shared memory.
 template <bool a_mn_major, bool b_mn_major>
 __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint64_t b, bool accumulate,
                                                 Site site = Site::here()) {
@@ -285,163 +251,6 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint
   emulator::wgmma({64, d, nullptr, a, b, accumulate, a_mn_major, b_mn_major}, site);
 #endif
 }
-// A in registers.
-template <bool b_mn_major>
-__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
-                                                bool accumulate, Site site = Site::here()) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n"
-      "}"
-      : HEARTH_D32(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-        "n"(int{b_mn_major}));
-#else
-  emulator::wgmma({64, d, a, 0, b, accumulate, false, b_mn_major}, site);
-#endif
-}
-// A and B in shared memory.
-template <bool a_mn_major, bool b_mn_major>
-__device__ __forceinline__ void wgmma_m64n96k16(float (&d)[48], uint64_t a, uint64_t b, bool accumulate,
-                                                Site site = Site::here()) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %50, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47}, "
-      "%48, %49, p, 1, 1, %51, %52;\n"
-      "}"
-      : HEARTH_D32(0), HEARTH_D16(32)
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(int{a_mn_major}), "n"(int{b_mn_major}));
-#else
-  emulator::wgmma({96, d, nullptr, a, b, accumulate, a_mn_major, b_mn_major}, site);
-#endif
-}
-// A in registers.
-template <bool b_mn_major>
-__device__ __forceinline__ void wgmma_m64n96k16(float (&d)[48], const uint32_t (&a)[4], uint64_t b,
-                                                bool accumulate, Site site = Site::here()) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %53, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47}, "
-      "{%48, %49, %50, %51}, %52, p, 1, 1, %54;\n"
-      "}"
-      : HEARTH_D32(0), HEARTH_D16(32)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-        "n"(int{b_mn_major}));
-#else
-  emulator::wgmma({96, d, a, 0, b, accumulate, false, b_mn_major}, site);
-#endif
-}
-// A and B in shared memory.
-template <bool a_mn_major, bool b_mn_major>
-__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], uint64_t a, uint64_t b, bool accumulate,
-                                                 Site site = Site::here()) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, %67, %68;\n"
-      "}"
-      : HEARTH_D32(0), HEARTH_D32(32)
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(int{a_mn_major}), "n"(int{b_mn_major}));
-#else
-  emulator::wgmma({128, d, nullptr, a, b, accumulate, a_mn_major, b_mn_major}, site);
-#endif
-}
-// A in registers.
-template <bool b_mn_major>
-__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], const uint32_t (&a)[4], uint64_t b,
-                                                 bool accumulate, Site site = Site::here()) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n"
-      "}"
-      : HEARTH_D32(0), HEARTH_D32(32)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-        "n"(int{b_mn_major}));
-#else
-  emulator::wgmma({128, d, a, 0, b, accumulate, false, b_mn_major}, site);
-#endif
-}
-// A and B in shared memory.
-template <bool a_mn_major, bool b_mn_major>
-__device__ __forceinline__ void wgmma_m64n192k16(float (&d)[96], uint64_t a, uint64_t b, bool accumulate,
-                                                 Site site = Site::here()) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %98, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "
-      "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
-      "%96, %97, p, 1, 1, %99, %100;\n"
-      "}"
-      : HEARTH_D32(0), HEARTH_D32(32), HEARTH_D32(64)
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(int{a_mn_major}), "n"(int{b_mn_major}));
-#else
-  emulator::wgmma({192, d, nullptr, a, b, accumulate, a_mn_major, b_mn_major}, site);
-#endif
-}
-// A in registers.
-template <bool b_mn_major>
-__device__ __forceinline__ void wgmma_m64n192k16(float (&d)[96], const uint32_t (&a)[4], uint64_t b,
-                                                 bool accumulate, Site site = Site::here()) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %101, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "
-      "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
-      "{%96, %97, %98, %99}, %100, p, 1, 1, %102;\n"
-      "}"
-      : HEARTH_D32(0), HEARTH_D32(32), HEARTH_D32(64)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-        "n"(int{b_mn_major}));
-#else
-  emulator::wgmma({192, d, a, 0, b, accumulate, false, b_mn_major}, site);
-#endif
-}
-// A and B in shared memory.
 template <bool a_mn_major, bool b_mn_major>
 __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, uint64_t b, bool accumulate,
                                                  Site site = Site::here()) {
@@ -464,32 +273,6 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, ui
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(int{a_mn_major}), "n"(int{b_mn_major}));
 #else
   emulator::wgmma({256, d, nullptr, a, b, accumulate, a_mn_major, b_mn_major}, site);
-#endif
-}
-// A in registers.
-template <bool b_mn_major>
-__device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], const uint32_t (&a)[4], uint64_t b,
-                                                 bool accumulate, Site site = Site::here()) {
-#if defined(__CUDACC__)
-  HEARTH_ASM_SM90(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %133, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "
-      "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, "
-      "%97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, "
-      "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "{%128, %129, %130, %131}, %132, p, 1, 1, %134;\n"
-      "}"
-      : HEARTH_D32(0), HEARTH_D32(32), HEARTH_D32(64), HEARTH_D32(96)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),
-        "n"(int{b_mn_major}));
-#else
-  emulator::wgmma({256, d, a, 0, b, accumulate, false, b_mn_major}, site);
 #endif
 }
 

@@ -5,8 +5,7 @@
 //              normed = (x - mean) rstd weight + bias
 //   backward:  with x^ = (x - mean) rstd and g = d_normed weight, rows summed over C:
 //              d_residual += rstd (g - mean(g) - x^ mean(g x^));      d_branch = dropout mask of d_residual
-//              d_weight += sum over N of d_normed x^;   d_bias += ... d_normed;   d_branch_bias += ...
-//              d_branch
+//              over N: d_weight += sum of d_normed x^;  d_bias += d_normed;  d_branch_bias += d_branch
 //
 // Forward.  A warp per row, up to 8 rows per block, no barrier.  The rounded row waits in shared memory, 2C
 // bytes per warp, for the second and third pass: each lane reads back only what it wrote.  Variance is summed
@@ -29,7 +28,7 @@ namespace {
 
 // ---- forward
 
-// The one place with this formula: recomputation must give the same bits.
+// The one place with this formula, fused by hand: recomputation, in another kernel, must give the same bits.
 __device__ __forceinline__ void normalise(float (&x)[pack], float mean, float rstd, const bf16* weight,
                                           const bf16* bias, int channel) {
   float w[pack], b[pack] = {};
@@ -37,7 +36,7 @@ __device__ __forceinline__ void normalise(float (&x)[pack], float mean, float rs
   if (bias != nullptr) widen(load16(bias + channel), b);
 #pragma unroll
   for (int i = 0; i < pack; ++i)
-    x[i] = (x[i] - mean) * rstd * w[i] + b[i];
+    x[i] = fmaf((x[i] - mean) * rstd, w[i], b[i]);
 }
 
 // x = residual + dropout(branch + branch_bias)
@@ -70,17 +69,17 @@ __global__ void __launch_bounds__(row_threads)
   const RowMask mask = mask_of_row(dropout, row, p.channels);
 
   float sum = 0;
-  for (int first = lane_channel; first < channels; first += batch * stride) {
-    Pack residual[batch], branch[batch];
+  for (int first = lane_channel; first < channels; first += in_flight * stride) {
+    Pack residual[in_flight], branch[in_flight];
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int channel = first + i * stride;
       if (channel >= channels) continue;
       residual[i] = load16(p.residual.row(row) + channel);
       if (p.branch) branch[i] = ptx::load16_streaming(p.branch.row(row) + channel);
     }
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int channel = first + i * stride;
       if (channel >= channels) continue;
       Pack out = residual[i];
@@ -138,13 +137,13 @@ __global__ void __launch_bounds__(row_threads) norm_apply_kernel(const __grid_co
   const float mean = p.mean[row], rstd = p.rstd[row];
   const int channels = static_cast<int>(p.channels);
   constexpr int stride = warp_size * pack;
-  for (int first = lane_index() * pack; first < channels; first += batch * stride) {
-    Pack in[batch];
+  for (int first = lane_index() * pack; first < channels; first += in_flight * stride) {
+    Pack in[in_flight];
 #pragma unroll
-    for (int i = 0; i < batch; ++i)
+    for (int i = 0; i < in_flight; ++i)
       if (first + i * stride < channels) in[i] = load16(p.x.row(row) + first + i * stride);
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < in_flight; ++i) {
       const int channel = first + i * stride;
       if (channel >= channels) continue;
       float x[pack];
@@ -377,7 +376,7 @@ void residual_norm_forward(const ResidualNorm& p, const Dropout& dropout, const 
   constexpr int64_t room = 48 * 1024;
   const int64_t row_bytes = p.channels * static_cast<int64_t>(sizeof(bf16));
   const int warps = static_cast<int>(std::min<int64_t>(row_warps, room / row_bytes));
-  launch(residual_norm_forward_kernel, blocks_for_rows(p.rows, warps),
+  launch(residual_norm_forward_kernel, grid_of(ceil_div(p.rows, warps)),
          static_cast<unsigned>(warps * warp_size), static_cast<size_t>(warps * row_bytes), stream, p,
          p.branch ? dropout_mask(dropout, step) : DropoutMask{});
 }
@@ -391,7 +390,7 @@ void norm_apply(Rows<const bf16> x, const float* mean, const float* rstd, const 
   check_aligned("bias", bias);
   check(mean && rstd, "mean or rstd is absent");
   if (rows == 0) return;
-  launch(norm_apply_kernel, blocks_for_rows(rows), row_threads, 0, stream,
+  launch(norm_apply_kernel, grid_of(ceil_div(rows, row_warps)), row_threads, 0, stream,
          NormApply{x, mean, rstd, weight, bias, normed, rows, channels});
 }
 

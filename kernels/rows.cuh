@@ -10,7 +10,7 @@ namespace hearth::kernels {
 constexpr int pack = Vector<bf16>::size;
 using Pack = Vector<bf16>;
 // Vectors of one operand that a lane loads before it uses the first, so that enough bytes are in flight.
-constexpr int batch = 4;
+constexpr int in_flight = 4;
 
 // Warps per block of the kernels that give each row a warp.
 constexpr int row_warps = 8;
@@ -39,20 +39,9 @@ __device__ __forceinline__ int64_t row_of_warp() {
 
 // ---- host
 
-// Blocks of `warps` warps so that each of `rows` rows has a warp.
-inline unsigned blocks_for_rows(int64_t rows, int warps = row_warps) {
-  const int64_t blocks = ceil_div(rows, warps);
-  check(blocks < (int64_t{1} << 31), rows, " rows need more blocks than a grid can have");
-  return static_cast<unsigned>(blocks);
-}
-
 inline void check_channels(int64_t channels) {
   check(channels > 0 && channels % pack == 0 && channels < (int64_t{1} << 30), channels,
         " channels: a positive multiple of 8 is needed");
-}
-template <class T>
-void check_aligned(const char* name, const T* address) {
-  check(reinterpret_cast<uintptr_t>(address) % 16 == 0, name, " is not aligned to 16 bytes");
 }
 template <class T>
 void check_rows(const char* name, const Rows<T>& rows, int64_t channels) {

@@ -4,8 +4,7 @@
 // of tests/emulator, which runs and checks them without a GPU.  This header and ptx.cuh / ptx_sm90.cuh (one
 // function per PTX instruction) are the only places with `#if` or `asm`.  The rules for a kernel author:
 //
-//   * Write plain CUDA: __global__, threadIdx, __launch_bounds__, __syncthreads(), __shfl_xor_sync(full_warp,
-//   ...).
+//   * Write plain CUDA: __global__, threadIdx, __launch_bounds__, __syncthreads(), __shfl_xor_sync().
 //     Blocks are one-dimensional.
 //   * No static __shared__.  There is one dynamic buffer; a constexpr layout gives each part an offset from
 //     shared_memory() (1024-byte aligned).  Shared memory is addressed by 32-bit numbers (SharedAddress),
@@ -14,14 +13,15 @@
 //   * Warp-wide instructions are executed by all 32 lanes, barriers by all threads; a thread never returns
 //     before the last barrier.  Accumulators are local arrays handed over by reference.
 //   * A kernel is started by launch(kernel, grid, block, shared_bytes, stream, arguments...) from a launcher
-//     declared in kernels.h.
+//     declared in a header of plain C++ (elementwise.h says what holds for all).
 //
-// elementwise.cu is the smallest example, gemm_sm80.cu shows shared memory, copies in flight and tensor
-// cores.
+// elementwise.cu is the smallest example, gemm_sm80.cu shows shared memory,
+// copies in flight and tensor cores.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <numbers>
 
 #include "base/error.h"
 #include "tensor/dtype.h"
@@ -137,6 +137,8 @@ __device__ __forceinline__ float high_half(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000u);
 }
 
+constexpr float log2_e = std::numbers::log2e_v<float>;  // exp(x) = ptx::ex2(x log2_e)
+
 // ---- reductions, in a fixed order, so that equal inputs give equal bits
 
 struct Sum {
@@ -216,8 +218,8 @@ inline void check_cuda(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail_device("the GPU refused to ", what, ": ", cudaGetErrorString(status));
 }
 
-// kernel<<<grid, block, shared_bytes, stream>>>(arguments...), with arguments converted to the kernel's
-// types.
+// kernel<<<grid, block, shared_bytes, stream>>>(arguments...),
+// with arguments converted to the kernel's types.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             A&&... arguments) {
@@ -239,9 +241,22 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cu
 #endif
 }
 
-// Blocks of `size` that cover `count` elements.
+// Parts of `size` that cover `count` elements.
 constexpr int64_t ceil_div(int64_t count, int64_t size) {
   return (count + size - 1) / size;
+}
+
+inline bool is_aligned16(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+}
+inline void check_aligned(const char* name, const void* address) {
+  check(is_aligned16(address), name, " is not aligned to 16 bytes");
+}
+
+// A grid of that many blocks, which must be one that a GPU accepts.
+inline unsigned grid_of(int64_t blocks) {
+  check(blocks < (int64_t{1} << 31), blocks, " blocks are more than a grid can have");
+  return static_cast<unsigned>(blocks);
 }
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// Tensor maps are made by the driver; its function is looked up at run time, so that nothing links against
-// libcuda.
+// Tensor maps are made by the driver; its function is looked up at run time,
+// so that nothing links against libcuda.
 #include "kernels/tensor_map.h"
 
 #include <cstring>

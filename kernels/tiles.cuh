@@ -63,8 +63,8 @@ __device__ __forceinline__ void load_a(uint32_t (&a)[4], const Tile& tile, int m
     ptx::ldmatrix_x4_trans(a, tile.at(k + (lane & 7) + 8 * (lane >> 4), m / 8 + (lane >> 3 & 1)), site);
 }
 
-// B, two neighbouring 16x8 at (n, k) and (n + 8, k): b[0], b[1] and b[2], b[3].  K-major tile [n][k], else
-// [k][n].
+// B, two neighbouring 16x8 at (n, k) and (n + 8, k): b[0], b[1] and b[2], b[3].
+// K-major tile [n][k], else [k][n].
 template <bool k_major, class Tile>
 __device__ __forceinline__ void load_b(uint32_t (&b)[4], const Tile& tile, int n, int k,
                                        Site site = Site::here()) {

@@ -7,8 +7,8 @@
 namespace hearth {
 
 // The tightest CPU quota, in cores, of the control groups (version 1 or 2) that a process belongs to;
-// infinity when there is none.  `membership` is the content of /proc/self/cgroup and `root` stands for
-// /sys/fs/cgroup.
+// infinity when there is none.  `membership` is the content of /proc/self/cgroup
+// and `root` stands for /sys/fs/cgroup.
 double cgroup_cpu_limit(std::string_view membership, const std::filesystem::path& root);
 
 }  // namespace hearth

@@ -15,8 +15,8 @@ namespace hearth {
 
 namespace fs = std::filesystem;
 
-// A read-only memory map of a whole file.  Movable; unmapped in the destructor.  An empty file gives an empty
-// span.
+// A read-only memory map of a whole file.  Movable; unmapped in the destructor.
+// An empty file gives an empty span.
 class MappedFile {
  public:
   MappedFile() = default;

@@ -18,8 +18,8 @@ std::string human_seconds(double seconds);
 std::string nine_digits(double value);
 // Quotes for an error message: control characters and invalid UTF-8 become \xNN, long text is cut with "...".
 std::string quoted(std::string_view raw, size_t longest = 60);
-// Exact matches for std::string, so that argument-dependent lookup does not prefer std::quoted, which escapes
-// nothing.
+// Exact matches for std::string, so that argument-dependent lookup does not prefer std::quoted,
+// which escapes nothing.
 inline std::string quoted(const std::string& raw, size_t longest = 60) {
   return quoted(std::string_view(raw), longest);
 }
@@ -29,8 +29,8 @@ inline std::string quoted(const char* raw, size_t longest = 60) {
 inline std::string quoted(std::string& raw, size_t longest = 60) {
   return quoted(std::string_view(raw), longest);
 }
-// The candidate with the smallest edit distance to `name`, or "" when none is close (more than a third
-// wrong).
+// The candidate with the smallest edit distance to `name`,
+// or "" when none is close (more than a third wrong).
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 // Length in bytes of the longest prefix of `bytes` that ends on a UTF-8 character boundary (an incomplete

@@ -146,8 +146,8 @@ bool ThreadPool::State::enter() {
 }
 
 void ThreadPool::State::leave() {
-  // Sequentially consistent against wait_until_empty(): either the caller sees the new gate or we see it
-  // asleep.
+  // Sequentially consistent against wait_until_empty():
+  // either the caller sees the new gate or we see it asleep.
   const uint32_t before = gate.fetch_sub(1);
   if (before == 1 && caller_sleeps.load()) futex_wake(gate, 1);
 }

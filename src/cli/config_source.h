@@ -19,8 +19,8 @@ bool is_override(const std::string& argument);
 // Reads the override at arguments[at] and moves `at` behind it.
 Assignment read_override(const std::vector<std::string>& arguments, size_t& at);
 
-// The configuration stored in a checkpoint.  Error(data) beginning with `where`, for a key of a newer version
-// too.
+// The configuration stored in a checkpoint.  Error(data) beginning with `where`,
+// for a key of a newer version too.
 Settings settings_from(const ConfigValues& values, const std::string& where);
 
 // --- writing ---

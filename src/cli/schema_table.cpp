@@ -155,7 +155,8 @@ std::vector<Key> device_keys() {
        Choices{{"auto", "cuda", "cpu", "reference"}},
        "auto = a usable GPU, else the CPU; reference = slow plain loops, the oracle of the tests"},
       {"device.gemm", [](S s) -> Field { return &s.run.device.gemm; }, Choices{{"native", "cublaslt"}},
-       "matrix multiplication on CUDA devices"},
+       "matrix multiplication on CUDA devices; cublaslt needs NVIDIA's library at run time, and with it "
+       "recompute = \"selective\" changes the last bits of a run"},
       {"device.threads", [](S s) -> Field { return &s.run.device.threads; }, Whole{0, 4096},
        "CPU threads; 0 = all cores this process may use"},
   };

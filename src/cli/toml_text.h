@@ -11,8 +11,8 @@
 namespace hearth {
 
 // Offset of the first byte beyond ASCII that is outside of strings and comments; a byte order mark at the
-// very beginning is allowed.  Exact for valid TOML; of broken text at least as much is found as a parser can
-// reach.
+// very beginning is allowed.  Exact for valid TOML;
+// of broken text at least as much is found as a parser can reach.
 std::optional<size_t> misplaced_non_ascii(std::string_view document);
 
 }  // namespace hearth

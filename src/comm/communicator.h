@@ -52,8 +52,8 @@ class Communicator {
 
   // In place; all ranks give equal shapes and types (f64, f32, bf16, i64, i32).
   virtual Request all_reduce(const Tensor& inout, Reduce op) = 0;
-  // in [size * n, ...] -> out [n, ...]: the sum over ranks of the rank-th part.  `out` may be that part of
-  // in.
+  // in [size * n, ...] -> out [n, ...]: the sum over ranks of the rank-th part.
+  // `out` may be that part of in.
   virtual Request reduce_scatter(const Tensor& in, const Tensor& out) = 0;
   // in [n, ...] -> out [size * n, ...].  `in` may be the rank-th part of out.
   virtual Request all_gather(const Tensor& in, const Tensor& out) = 0;

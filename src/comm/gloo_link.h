@@ -47,8 +47,8 @@ class GlooLink {
   // The same, but this rank only unwinds: its real reason is on its way to the control plane elsewhere.
   void close() noexcept;
 
-  // Messages that are under way together.  Starting one never blocks; its memory must live until the batch is
-  // gone.
+  // Messages that are under way together.  Starting one never blocks;
+  // its memory must live until the batch is gone.
   class Batch {
    public:
     explicit Batch(GlooLink& link);

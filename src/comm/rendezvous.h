@@ -2,8 +2,7 @@
 //
 // Looked for in this order; the first that is there counts:
 //   1. flags         --rank --world-size --local-rank --rendezvous HOST:PORT
-//   2. environment   RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT (what `hearth launch` sets),
-//   HEARTH_TOKEN
+//   2. environment   RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT HEARTH_TOKEN (of `hearth launch`)
 //   3. SLURM         inside a job step (srun), not in a batch script
 //   4. MPI           Open MPI, or Hydra (MPICH, Intel MPI); MASTER_ADDR and MASTER_PORT when on several nodes
 //   5. alone         one rank

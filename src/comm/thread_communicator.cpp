@@ -16,7 +16,6 @@ namespace {
 }  // namespace
 
 // ---- the table
-// ---------------------------------------------------------------------------------------------------
 
 void MeetingTable::wait() {
   std::unique_lock lock(mutex_);
@@ -62,7 +61,6 @@ void MeetingTable::take(int from, int to, const Tensor& t) {
 }
 
 // ---- the collectives
-// ---------------------------------------------------------------------------------------------
 
 std::vector<char> ThreadCommunicator::combined(Reduce op, int64_t first, int64_t count) const {
   const DType type = table_->shown(rank_).dtype;

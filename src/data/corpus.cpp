@@ -97,7 +97,6 @@ Dataset make_dataset(Shards shards, int64_t context, const std::string& part) {
 }
 
 // ---- Text
-// ----------------------------------------------------------------------------------------------------
 
 struct Documents {
   std::vector<fs::path> paths;
@@ -129,8 +128,8 @@ SharedTokenizer text_tokenizer(const std::string& wanted, const Documents& train
   return load_tokenizer_file(wanted);
 }
 
-// Tokenises the parts [begin, end) of each document; an end-of-text token, where there is one, between
-// documents.
+// Tokenises the parts [begin, end) of each document; an end-of-text token, where there is one,
+// between documents.
 class TextEncoder {
  public:
   explicit TextEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -206,7 +205,6 @@ Corpus open_text(const DataConfig& config, std::vector<fs::path> train_paths, st
 }
 
 // ---- Token files
-// ---------------------------------------------------------------------------------------------
 
 // The tokenizer file that lies beside a token file, or "".
 fs::path tokenizer_beside(const fs::path& token_file) {

@@ -1,8 +1,8 @@
 // Datasets: tokens in memory or in memory-mapped shards, seen as one long sequence of samples.
 //
 // A sample is `context` inputs and the `context` targets one token later.  Sample windows do not cross shard
-// borders: shard s of n tokens holds (n - 1) / context samples, window i starting at token i * context +
-// phase.
+// borders: shard s of n tokens holds (n - 1) / context samples,
+// window i starting at token i * context + phase.
 #pragma once
 
 #include <cstdint>

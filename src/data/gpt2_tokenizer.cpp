@@ -1,5 +1,5 @@
-// GPT-2's tokenizer: cut the text with GPT-2's pattern (PCRE2), merge each piece (bpe.h), remember frequent
-// pieces.
+// GPT-2's tokenizer: cut the text with GPT-2's pattern (PCRE2), merge each piece (bpe.h),
+// remember frequent pieces.
 #include "data/gpt2_tokenizer.h"
 
 #include <cstring>
@@ -276,8 +276,8 @@ MergeTable parse_llmc_tokenizer(std::string_view content, const std::string& whe
     if (tokens[id] != table.bytes(id))
       fail_data(where, ": token ", id, " is not the byte that GPT-2 has there");
   for (uint32_t id = 256; id < count - 1; ++id) {
-    // Every merge before this one is known, so this token's bytes must merge to exactly the two it is made
-    // of.
+    // Every merge before this one is known,
+    // so this token's bytes must merge to exactly the two it is made of.
     std::vector<int32_t> parts;
     table.encode_piece(tokens[id], parts);
     if (parts.size() != 2 || !table.add(parts[0], parts[1]))

@@ -1,8 +1,8 @@
 // The loader: sample k of the run is a pure function of (seed, k).
 //
 // Epoch e visits the samples in the order of a keyed permutation (a Feistel network with cycle walking), so
-// there is no index file and resuming needs only `consumed_samples`.  Batches are prepared by a thread of its
-// own.
+// there is no index file and resuming needs only `consumed_samples`.
+// Batches are prepared by a thread of its own.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@
 namespace hearth {
 
 struct PrepareOptions {
-  // Plain text files, one document each, or .jsonl files with a string "text" in each line, one document a
-  // line.
+  // Plain text files, one document each, or .jsonl files with a string "text" in each line,
+  // one document a line.
   std::vector<fs::path> inputs;
   std::string tokenizer = "byte";  // byte | char | gpt2
   fs::path gpt2_merges;            // empty: default_gpt2_merges
@@ -36,8 +36,8 @@ struct PrepareResult {
 };
 
 // With gpt2 each document (and each half of one that was cut) begins with the end-of-text token.  Documents
-// are streamed: memory does not grow with the inputs, except for
-// a single line of jsonl or a stretch without white space.
+// are streamed: memory does not grow with the inputs, except for a single line of jsonl or a stretch without
+// white space.
 PrepareResult prepare(const PrepareOptions& options);
 
 }  // namespace hearth

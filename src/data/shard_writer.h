@@ -12,8 +12,8 @@
 namespace hearth {
 
 // A series of shards prefix_000001.bin, prefix_000002.bin, ... each of at most `shard_tokens` tokens; uint16
-// when the vocabulary fits, else uint32.  Files are durable after finish(); a series without tokens has no
-// file.
+// when the vocabulary fits, else uint32.  Files are durable after finish();
+// a series without tokens has no file.
 class ShardSeries {
  public:
   ShardSeries(fs::path folder, std::string prefix, int first_number, int64_t vocab, int64_t shard_tokens);

@@ -55,8 +55,8 @@ inline constexpr const char* default_gpt2_merges = "data/cache/gpt2/vocab.bpe";
 
 // From to_json().  `where` names the source in errors.
 std::unique_ptr<Tokenizer> load_tokenizer(std::string_view json, const std::string& where);
-// From a saved tokenizer.json, an OpenAI merges file, or an llm.c gpt2_tokenizer.bin (magic 20240328), by
-// content.
+// From a saved tokenizer.json, an OpenAI merges file,
+// or an llm.c gpt2_tokenizer.bin (magic 20240328), by content.
 std::unique_ptr<Tokenizer> load_tokenizer_file(const fs::path& path);
 
 }  // namespace hearth

@@ -64,8 +64,8 @@ class Device {
   virtual bool host_memory() const = 0;
   // Whether the device can compute in this precision; if not, why.
   virtual std::optional<std::string> unsupported(Precision precision) const = 0;
-  // Whether the operations can run a model of these widths; if not, a sentence that says which and what to
-  // do.
+  // Whether the operations can run a model of these widths; if not,
+  // a sentence that says which and what to do.
   virtual std::optional<std::string> unsupported_widths(const ModelWidths&) const { return std::nullopt; }
 
   // The memory that a step's operations will need besides their operands, and taking it: without that they

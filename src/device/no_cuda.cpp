@@ -1,5 +1,5 @@
-// The CUDA device of a build without CUDA: it says so.  A build with CUDA links src/device/cuda in front of
-// it.
+// The CUDA device of a build without CUDA: it says so.
+// A build with CUDA links src/device/cuda in front of it.
 #include "device/device.h"
 
 namespace hearth {

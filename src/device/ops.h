@@ -85,9 +85,9 @@ class Ops {
   void set_step_params(const StepParams* device_address) { step_ = device_address; }
 
   // ---- linear layers
-  // ------------------------------------------------------------------------------------------- y = act(x w^T
-  // + [bias]);  x [N, K] c, w [O, K] c, bias [O] c, y [N, O] c. With gelu: pre = round(x w^T + bias) is
-  // stored in [pre] [N, O] c when present, and y = gelu(pre).
+
+  // y = act(x w^T + [bias]);  x [N, K] c, w [O, K] c, bias [O] c, y [N, O] c.
+  // With gelu: pre = round(x w^T + bias) is stored in [pre] [N, O] c when present, and y = gelu(pre).
   virtual void linear_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
                               Activation activation = Activation::none, const Tensor& pre = {}) = 0;
   // dx = dy w, with [pre]: dx = (dy w) * gelu'(pre);  dy [N, O] c, w [O, K] c, dx [N, K] c, pre [N, K] c.
@@ -101,10 +101,10 @@ class Ops {
   virtual void gelu_forward(const Tensor& pre, const Tensor& y) = 0;
 
   // ---- residual stream and layernorm
-  // ---------------------------------------------------------------------------
+
   struct ResidualNorm {
-    Tensor residual;  // [N, C] c: input
-    Tensor branch;  // [N, C] c: output of a row-parallel linear, already summed over its group; may be absent
+    Tensor residual;      // [N, C] c: input
+    Tensor branch;        // [N, C] c: output of a row-parallel linear, summed over its group; may be absent
     Tensor branch_bias;   // [C] c; may be absent
     Dropout dropout;      // of the branch
     Tensor residual_out;  // [N, C] c: residual + dropout(branch + branch_bias); may be the same memory as
@@ -130,18 +130,18 @@ class Ops {
     Tensor weight;      // [C] c
     Tensor d_weight;    // [C] m +=
     Tensor d_bias;      // [C] m += ; may be absent
-    Tensor
-        d_branch;  // [N, C] c: dropout mask applied to d_residual (the rounded value); absent when there was
-                   // no branch; equal to d_residual.data when there is no dropout (then nothing is copied)
+    Tensor d_branch;    // [N, C] c: dropout mask applied to d_residual (the rounded value); absent when there
+                        // was no branch; equal to d_residual.data without dropout (then nothing is copied)
     Tensor d_branch_bias;  // [C] m += column sums of d_branch; may be absent
     Dropout dropout;
   };
   virtual void residual_norm_backward(const ResidualNormBackward& p) = 0;
 
   // ---- attention
-  // ----------------------------------------------------------------------------------------------- Causal
-  // softmax(q k^T / sqrt(D)) v, never stored as T x T.  q, out [B, T, H, D] c heads; k, v [B, T, Hkv, D], H a
-  // multiple of Hkv; lse [B, H, T] m = natural log of the sum of exp of the scaled scores.
+
+  // Causal softmax(q k^T / sqrt(D)) v, never stored as T x T.  q, out [B, T, H, D] c heads;
+  // k, v [B, T, Hkv, D], H a multiple of Hkv;
+  // lse [B, H, T] m = natural log of the sum of exp of the scaled scores.
   virtual void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                  const Tensor& lse) = 0;
   // dq, dk, dv are overwritten.  scratch [B, H, T] m holds rowsum(dout * out).
@@ -154,26 +154,26 @@ class Ops {
                                 const Tensor& out) = 0;
 
   // ---- embeddings
-  // ---------------------------------------------------------------------------------------------- out row r
-  // = table row (tokens[r] - vocab_start), or 0 when that is outside the table (another shard has it). tokens
-  // [N] i32, table [V, C] c, out [N, C] c.
+
+  // out row r = table row (tokens[r] - vocab_start), or 0 when that is outside the table (another shard has
+  // it).  tokens [N] i32, table [V, C] c, out [N, C] c.
   virtual void embed_tokens(const Tensor& tokens, const Tensor& table, int64_t vocab_start,
                             const Tensor& out) = 0;
-  // dtable row += d row, in the order of r; tokens outside the table are skipped.  d [N, C] c, dtable [V, C]
-  // m.
+  // dtable row += d row, in the order of r; tokens outside the table are skipped.
+  // d [N, C] c, dtable [V, C] m.
   virtual void embed_tokens_backward(const Tensor& tokens, const Tensor& d, int64_t vocab_start,
                                      const Tensor& dtable) = 0;
-  // x = dropout(x + table[positions]), in place.  x [N, C] c, positions [N] i32, table [Tmax, C] c (may be
-  // absent).
+  // x = dropout(x + table[positions]), in place.
+  // x [N, C] c, positions [N] i32, table [Tmax, C] c (may be absent).
   virtual void embed_positions(const Tensor& x, const Tensor& positions, const Tensor& table,
                                const Dropout& dropout) = 0;
-  // d = mask applied to d, in place; then dtable[positions] += d in the order of r (dtable [Tmax, C] m or
-  // absent).
+  // d = mask applied to d, in place; then dtable[positions] += d in the order of r
+  // (dtable [Tmax, C] m or absent).
   virtual void embed_positions_backward(const Tensor& d, const Tensor& positions, const Dropout& dropout,
                                         const Tensor& dtable) = 0;
 
   // ---- loss
-  // ----------------------------------------------------------------------------------------------------
+
   // Per-row softmax statistics of logits [N, V] c over the valid columns: stats [3, N] m with rows
   // max | sum of exp(x - max) | logit of the target (0 when the target is not in this shard or is -1).
   virtual void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, const VocabShard& shard,
@@ -181,22 +181,21 @@ class Ops {
   // Rescales the sums to a maximum over all shards: sum *= exp(max - global_max), max = global_max [N] m.
   virtual void cross_entropy_rescale(const Tensor& stats, const Tensor& global_max) = 0;
   // losses[r] = log(sum) + max - target logit (0 for target -1), [N] m; and when [dlogits] is present
-  // dlogits = (exp(x - max) / sum - onehot) * loss_scale of the step (0 for target -1 and for padding), [N,
-  // V] c, may be the same memory as logits.
+  // dlogits = (exp(x - max) / sum - onehot) * loss_scale of the step (0 for target -1 and for padding),
+  // [N, V] c, may be the same memory as logits.
   virtual void cross_entropy_finish(const Tensor& logits, const Tensor& targets, const VocabShard& shard,
                                     const Tensor& stats, const Tensor& losses, const Tensor& dlogits) = 0;
 
   // ---- optimizer and element-wise
-  // ------------------------------------------------------------------------------ total[0] f64 += sum of
-  // x^2, x m or c of any shape, contiguous.
+
+  // total[0] f64 += sum of x^2, x m or c of any shape, contiguous.
   virtual void sum_of_squares(const Tensor& x, const Tensor& total) = 0;
   // total[0] f64 += sum of x, x m.
   virtual void sum(const Tensor& x, const Tensor& total) = 0;
-  // Decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), for each segment with g = grad *
-  // clip_scale:
-  //   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2
-  //   master -= lr * (m / bias_correction1 / (sqrt(v / bias_correction2) + eps) + [decay] weight_decay *
-  //   master)
+  // Decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), for each segment:
+  //   g = grad * clip_scale;  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2
+  //   update = m / bias_correction1 / (sqrt(v / bias_correction2) + eps) + [decay] weight_decay * master
+  //   master -= lr * update
   // then weight = round(master) and grad = 0.
   virtual void adamw(std::span<const AdamWSegment> segments, const AdamWConfig& config) = 0;
   // out = a + b (all of one type and shape, contiguous; out may be a or b).

@@ -92,11 +92,11 @@ LayerActivations carve_shared(const ModelConfig& model, const StageOptions& opti
   return everything_kept ? LayerActivations{} : LayerCarver(model, options).whole(scratch);
 }
 
-Workspace carve_workspace(const ModelConfig& model, const StageOptions& options, Carver& scratch) {
+StageWorkspace carve_workspace(const ModelConfig& model, const StageOptions& options, Carver& scratch) {
   const LayerCarver carver(model, options);
   const DType c = compute_dtype(options.precision);
   const DType m = master_dtype(options.precision);
-  Workspace w;
+  StageWorkspace w;
   if (options.sequence) w.whole = carver.compute(scratch, model.channels);
   w.branch = carver.stream(scratch);
   w.normed_final = carver.stream(scratch);

@@ -26,12 +26,11 @@ struct StageOptions {
   uint64_t seed = 0;      // of the dropout masks
   TensorShard shard;      // place on the tensor-parallel axis
   bool sequence = false;  // the residual stream is split by rows over that axis (model/tensor_parallel.h)
-  size_t logits_bytes =
-      host_logits_bytes;  // the loss is computed in chunks of tokens whose logits fit in this
+  size_t logits_bytes = host_logits_bytes;  // the loss comes in chunks of tokens whose logits fit in this
 
   // A GPU's weight gradient of the head reads and writes its fp32 sums for every chunk, which hides behind
-  // the products only with a few thousand tokens: 4096 of GPT-2's.  A CPU is faster with logits near its
-  // caches.
+  // the products only with a few thousand tokens: 4096 of GPT-2's.
+  // A CPU is faster with logits near its caches.
   static constexpr size_t host_logits_bytes = size_t{64} << 20;
   static constexpr size_t gpu_logits_bytes = size_t{400} << 20;
 
@@ -66,7 +65,7 @@ struct Slot {
 };
 
 // Shared by everything that runs on the stage, one thing at a time.
-struct Workspace {
+struct StageWorkspace {
   Tensor whole;         // [N, C] all rows of one of the others; absent without sequence parallelism
   Tensor branch;        // [n, C] output of a row-parallel linear; also the gradient of a normed tensor
   Tensor normed_final;  // [n, C]
@@ -85,7 +84,7 @@ struct Workspace {
 
 struct StageMemory {
   std::vector<Slot> slots;
-  Workspace work;
+  StageWorkspace work;
 };
 
 // Tokens of one loss chunk: whole tiles of 128 rows, where there are any.

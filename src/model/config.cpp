@@ -16,8 +16,8 @@ ModelConfig gpt2(int64_t layers, int64_t heads, int64_t channels) {
   return m;
 }
 
-// The character-level models train on a corpus whose characters are the vocabulary, so vocab stays 0
-// (inferred).
+// The character-level models train on a corpus whose characters are the vocabulary,
+// so vocab stays 0 (inferred).
 ModelConfig small(int64_t layers, int64_t heads, int64_t channels, int64_t context, double dropout,
                   bool bias) {
   ModelConfig m;

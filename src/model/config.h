@@ -9,8 +9,8 @@
 namespace hearth {
 
 // GPT-2 / GPT-3 architecture: pre-layernorm blocks, learned positions, tanh GELU.  The string seams (norm,
-// activation, position, kv_heads < heads, ffn) name what may come later; validate() refuses what is not built
-// yet.
+// activation, position, kv_heads < heads, ffn) name what may come later; validate()
+// refuses what is not built yet.
 struct ModelConfig {
   int64_t layers = 12;
   int64_t heads = 12;
@@ -50,8 +50,8 @@ enum class Recompute : uint8_t {
 };
 const char* name_of(Recompute policy);
 
-// Matrix-multiply parameters of the unpadded model: all linear layers and the LM head, not the embedding
-// lookup.
+// Matrix-multiply parameters of the unpadded model: all linear layers and the LM head,
+// not the embedding lookup.
 int64_t matmul_parameters(const ModelConfig& model);
 // Model FLOPs of a training step per token, forward and backward: 6 * N_matmul + 6 * L * C * T (causal
 // attention; recomputation and padding are not counted).

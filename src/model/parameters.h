@@ -76,8 +76,8 @@ class ParameterSet {
   ParameterSet(Device& device, std::vector<ParamSpec> specs, Precision precision, Purpose purpose,
                TensorShard shard = {});
 
-  // Adds the bytes that the constructor would allocate, and returns the parameters as far as they have no
-  // memory.
+  // Adds the bytes that the constructor would allocate,
+  // and returns the parameters as far as they have no memory.
   static std::vector<Parameter> plan(const std::vector<ParamSpec>& specs, Precision precision,
                                      Purpose purpose, TensorShard shard, MemoryPlan& plan);
 

@@ -71,7 +71,6 @@ void Stage::set_input(int slot, const Microbatch& batch, std::span<const int32_t
 }
 
 // ---- views
-// ----------------------------------------------------------------------------------------------------
 
 LayerActivations Stage::view(const LayerActivations& a, const Microbatch& batch) const {
   const int64_t n = tokens_of(batch);
@@ -131,7 +130,6 @@ Tensor Stage::d_branch(const Microbatch& batch) const {
 }
 
 // ---- forward
-// --------------------------------------------------------------------------------------------------
 
 void Stage::forward(int slot, const Microbatch& batch) {
   const ProfileRange range(device_, "forward");
@@ -212,7 +210,6 @@ void Stage::mlp_hidden(int64_t block, const LayerActivations& a, const Microbatc
 }
 
 // ---- head and loss
-// --------------------------------------------------------------------------------------------
 
 // In chunks of tokens, so that the full logits never exist.  The head is column-parallel: its input is
 // replicated or split by rows before, replicated after; the gradient of that goes the other way.
@@ -242,7 +239,7 @@ Tensor Stage::logits(const Microbatch& batch, int64_t row) {
 
 // d_normed may be the memory of normed: it is written when the chunk of normed has been used.
 void Stage::head_chunk(const Tensor& targets, const Tensor& normed, const Tensor& d_normed) {
-  const Workspace& w = memory_.work;
+  const StageWorkspace& w = memory_.work;
   const int64_t count = targets.dim(0);
   const Tensor logits = w.logits.rows(0, count);
   const Tensor stats = Tensor(w.stats.data, w.stats.dtype, {3, count});
@@ -267,7 +264,6 @@ void Stage::head_chunk(const Tensor& targets, const Tensor& normed, const Tensor
 }
 
 // ---- backward
-// -------------------------------------------------------------------------------------------------
 
 void Stage::backward(int slot, const Microbatch& batch, const std::function<void(int64_t)>& layer_done) {
   const ProfileRange range(device_, "backward");

@@ -57,8 +57,8 @@ class Stage {
   bool first() const { return options_.first_layer == 0; }
   bool last() const { return options_.first_layer + options_.layers == model_.layers; }
 
-  // Copies inputs to a slot: rows * time ids each; targets may be empty.  Positions are 0 .. time-1 in each
-  // row.
+  // Copies inputs to a slot: rows * time ids each; targets may be empty.
+  // Positions are 0 .. time-1 in each row.
   void set_input(int slot, const Microbatch& batch, std::span<const int32_t> tokens,
                  std::span<const int32_t> targets);
 
@@ -68,8 +68,8 @@ class Stage {
   Tensor output(int slot, const Microbatch& batch);
 
   // Runs the blocks.  On the last stage it then adds the sum of the token losses to loss_total(), and when
-  // training computes the gradient of the loss down to the output of the final norm and the head's weight
-  // gradient.
+  // training computes the gradient of the loss down to the output of the final norm
+  // and the head's weight gradient.
   void forward(int slot, const Microbatch& batch);
 
   // On the last stage, behind forward() of a microbatch without loss: the logits after token `row` of it, of

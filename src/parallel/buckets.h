@@ -41,8 +41,8 @@ struct Bucket {
 };
 
 // Packs the tensors, in the given order, into buckets of about `capacity` elements: a bucket is closed before
-// it would grow beyond that; a tensor that is larger has one of its own.  Every tensor is in exactly one
-// bucket.
+// it would grow beyond that; a tensor that is larger has one of its own.
+// Every tensor is in exactly one bucket.
 std::vector<Bucket> plan_buckets(std::span<const BucketTensor> tensors, int parts, int64_t capacity);
 
 }  // namespace hearth

@@ -35,8 +35,8 @@ class Child {
 
   // Sends a signal to its process group.
   void signal(int number) const;
-  // Collects its end if it has come, and kills what it left behind in its group.  True when it ended just
-  // now.
+  // Collects its end if it has come, and kills what it left behind in its group.
+  // True when it ended just now.
   bool reap();
 
   // Descriptors to poll for its output; -1 when closed.

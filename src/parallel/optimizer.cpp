@@ -37,8 +37,8 @@ std::vector<GradientBucket> gradient_buckets(const std::vector<Parameter>& param
   return buckets;
 }
 
-// The gradients of a bucket where they are, as one flat tensor (alignment gaps included): the last entry lies
-// lowest.
+// The gradients of a bucket where they are, as one flat tensor (alignment gaps included):
+// the last entry lies lowest.
 Tensor span_of(const Bucket& bucket, const std::vector<Parameter>& parameters) {
   const Tensor& first = parameters[bucket.entries.back().tensor].grad;
   const Tensor& last = parameters[bucket.entries.front().tensor].grad;
@@ -182,7 +182,6 @@ void Optimizer::publish_weights() {
 }
 
 // ---- reduction
-// --------------------------------------------------------------------------------------------------
 
 void Optimizer::layer_done(int64_t layer) {
   if (data_.size() == 1) return;
@@ -242,7 +241,6 @@ void Optimizer::unpack_weights(const Bucket& bucket, const Tensor& from) {
 }
 
 // ---- norm and update
-// --------------------------------------------------------------------------------------------
 
 void Optimizer::gradient_sum_of_squares(const Tensor& total,
                                         const std::function<bool(const ParamSpec&)>& owned) const {

@@ -4,9 +4,8 @@
 // of each local tensor are divided into D blocks of ceil(rows / D); a rank keeps master weights and moments
 // of its block only, so that every piece of state is a rectangle of a global tensor.
 //
-// A step:  sum of the gradients over the data axis (all_reduce, or reduce_scatter of blocks), bucket by
-// bucket,
-//             beginning while the last backward pass still runs
+// A step:     sum of the gradients over the data axis (all_reduce, or reduce_scatter of blocks), bucket by
+//             bucket, beginning while the last backward pass still runs
 //          -> (sequence parallelism) sum over the tensor axis of what is partial there (partial_sums.h)
 //          -> norm over distinct elements -> AdamW on the own rows -> (ZeRO) all_gather of the weights.
 // Everything here is a plain sum: the loss was divided by the number of tokens once, in its gradient.

@@ -3,8 +3,8 @@
 // Under sequence parallelism a rank sees 1/T of the tokens outside the tensor-parallel regions.  What it adds
 // to the gradients of the norms, of the biases that are added to the residual stream and of the position
 // embedding is a partial sum (ParamSpec::partial_under_sequence); everything else is whole on its rank.  All
-// of these travel as one tensor, once a step, when the data axis has been summed: with ZeRO only the own
-// rows.
+// of these travel as one tensor, once a step, when the data axis has been summed:
+// with ZeRO only the own rows.
 #pragma once
 
 #include <utility>

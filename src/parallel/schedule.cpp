@@ -88,8 +88,8 @@ void add_transfer(bool sends, const Compute& compute, int stage, int stages, int
 
 // Between two computations, the output of the first leaves while the input of the second arrives.  In the
 // interleaved schedule a stage sends to and waits for the same neighbour in both directions, round the
-// circle; there a forward and the backward after it share one exchange, or all stages could wait for one
-// another.
+// circle; there a forward and the backward after it share one exchange,
+// or all stages could wait for one another.
 std::vector<Action> with_transfers(const std::vector<Compute>& order, int stage, int stages, int chunks) {
   std::vector<Action> actions;
   std::vector<StageTransfer> leaving;

@@ -1,5 +1,5 @@
-// Which library moves tensors between ranks: a decision of all ranks together, from what each says of its
-// device.
+// Which library moves tensors between ranks: a decision of all ranks together,
+// from what each says of its device.
 #pragma once
 
 #include <cstdint>

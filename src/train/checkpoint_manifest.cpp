@@ -77,8 +77,8 @@ std::string key(CheckpointPiece::Kind kind, const std::string& name) {
 
 namespace {
 
-// hearth::quoted is written out because std::quoted, which the JSON library brings in, would be taken
-// instead.
+// hearth::quoted is written out because std::quoted, which the JSON library brings in,
+// would be taken instead.
 using nlohmann::json;
 
 constexpr const char* kind_names[] = {"master", "moment1", "moment2"};

@@ -7,15 +7,16 @@
 // are skipped; a change that such a reader would get wrong needs a new format number.  Format 1 has, in this
 // order:
 //
-//   step, consumed_samples, optimizer_step, skipped_in_a_row, metrics_bytes   whole numbers, see
-//                                                                             CheckpointState
+//   step, consumed_samples      whole numbers, see CheckpointState
+//   optimizer_step              a whole number
+//   skipped_in_a_row            a whole number
+//   metrics_bytes               a whole number
 //   val_loss, best_val_loss     numbers or null
 //   data_fingerprint            text
 //   world                       number of processes that wrote pieces
 //   config                      "section.key" -> TOML literal of its value, as text
 //   files                       every other file of the folder that belongs to the checkpoint: name (without
-//   a
-//                               folder), size in bytes, CRC32C as eight lower-case hexadecimal digits
+//                               a folder), size in bytes, CRC32C as eight lower-case hexadecimal digits
 //   tensors                     name -> shape of the global tensor, and for each of "master", "moment1",
 //                               "moment2" that was saved the list of its pieces
 //

@@ -33,8 +33,8 @@ struct OptimizerConfig {
   double min_lr = 0.0;  // value at the last step (linear, cosine, wsd)
   int64_t warmup = 0;   // steps of linear warm-up from 0
   LrSchedule schedule = LrSchedule::cosine;
-  int64_t decay_steps =
-      0;  // where the decay ends (linear, cosine); 0 = train.steps.  wsd: length of the final decay
+  // Where the decay ends (linear, cosine); 0 = train.steps.  wsd: length of the final decay.
+  int64_t decay_steps = 0;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -53,8 +53,7 @@ struct ParallelConfig {
   std::string transport = "auto";
   double timeout = 60;
   double init_timeout = 300;
-  int64_t check_every =
-      100;  // steps between comparisons of the copies of weights (parallel/replicas.h); 0 = never
+  int64_t check_every = 100;  // steps between comparisons of weights' copies (parallel/replicas.h); 0 = never
 };
 
 struct EvalConfig {

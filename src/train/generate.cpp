@@ -83,8 +83,8 @@ void generate(const LoadedModel& model, Device& device, const std::string& promp
 
 namespace {
 
-// Compute weights from the masters of a checkpoint, through a buffer for the largest tensor where the types
-// differ.
+// Compute weights from the masters of a checkpoint,
+// through a buffer for the largest tensor where the types differ.
 void load_weights(const CheckpointReader& checkpoint, const ParameterSet& parameters, Device& device) {
   const DType master = master_dtype(parameters.precision());
   int64_t largest = 0;

@@ -1,13 +1,14 @@
-// The learning rate as a function of consumed samples: it does not depend on layout, resumes or skipped
-// steps.
+// The learning rate as a function of consumed samples: it does not depend on layout,
+// resumes or skipped steps.
 #pragma once
 
 #include "train/config.h"
 
 namespace hearth {
 
-// The rate of the step that starts after `done` steps' worth of samples (fractional when the batch size
-// changed).
+// The rate of the step that starts after `done` steps' worth of samples (a fraction when the batch size
+// changed):
+//
 //   warm-up    lr * (done + 1) / (warmup + 1) while done < warmup
 //   constant   lr
 //   linear     from lr to min_lr between warmup and the end

@@ -1,5 +1,5 @@
-// The start-up report: what will be trained on what, with which arithmetic and how much memory, before it
-// starts.
+// The start-up report: what will be trained on what, with which arithmetic and how much memory,
+// before it starts.
 #pragma once
 
 #include <string>

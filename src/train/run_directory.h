@@ -35,8 +35,8 @@ class RunDirectory {
 
   // Whether the directory at `path` holds a run already (a metrics file or a checkpoint).
   static bool used(const fs::path& path);
-  // Checks, without creating anything that stays, that the directory could be created and written:
-  // Error(usage).
+  // Checks, without creating anything that stays,
+  // that the directory could be created and written: Error(usage).
   static void check_writable(const fs::path& path);
 
  private:

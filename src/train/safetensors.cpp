@@ -14,8 +14,8 @@
 namespace hearth {
 namespace {
 
-// hearth::quoted is written out because std::quoted, which the JSON library brings in, would be taken
-// instead.
+// hearth::quoted is written out because std::quoted, which the JSON library brings in,
+// would be taken instead.
 using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so is Hearth");
@@ -26,8 +26,7 @@ constexpr std::string_view metadata_key = "__metadata__";
 constexpr DType known_types[] = {DType::f64, DType::f32, DType::bf16, DType::i32, DType::u8};
 
 // Follows the header's grammar; everything else is an error:
-//   { ["__metadata__": {name: text ...}] , key: {"dtype": text, "shape": [n ...], "data_offsets": [n, n]} ...
-//   }
+//   { ["__metadata__": {name: text ...}] , key: {"dtype": text, "shape": [n ...], "data_offsets": [n, n]} ... }
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
   explicit HeaderReader(const fs::path& path) : path_(path) {}

@@ -24,8 +24,8 @@
 
 namespace hearth {
 
-// What a rank wants, or all ranks do: any rank's wish is everybody's, and TERM goes before INT before the
-// rest.
+// What a rank wants, or all ranks do: any rank's wish is everybody's,
+// and TERM goes before INT before the rest.
 enum class StopWish : uint8_t { none, early, interrupt, terminate };
 
 struct StepInput {
@@ -73,8 +73,8 @@ class StepRunner {
   void initialize();
 
   // One optimizer step over this rank's `microbatches`: microbatch j of data rank d holds `rows` samples from
-  // first_sample + (j * D + d) * rows on.  `on_gradients` is called between backward and update (may be
-  // empty).
+  // first_sample + (j * D + d) * rows on.
+  // `on_gradients` is called between backward and update (may be empty).
   StepResult run(const StepInput& input, const std::vector<HostBatch>& microbatches,
                  const std::function<void()>& on_gradients = {});
 

@@ -1,8 +1,8 @@
 // TensorBoard event files: a sequence of records, each
 //   u64 length | u32 masked CRC32C of the length | data | u32 masked CRC32C of the data (little-endian)
 // whose data is the protobuf message Event { 1: double wall_time; 2: int64 step; 3: string file_version;
-// 5: Summary { 1: Value { 1: string tag; 2: float simple_value } } }.  The first record has file_version
-// only.
+// 5: Summary { 1: Value { 1: string tag; 2: float simple_value } } }.
+// The first record has file_version only.
 #include <unistd.h>
 
 #include <bit>

@@ -126,7 +126,6 @@ class Trainer {
 };
 
 // ---- start-up
-// ---------------------------------------------------------------------------------------------------
 
 void Trainer::meet() {
   WorldOptions options;
@@ -272,8 +271,8 @@ ExitCode Trainer::run_in_world() {
   try {
     return loop();
   } catch (...) {
-    // Whatever went wrong after a good step, its weights are kept.  With other ranks that would need them
-    // all.
+    // Whatever went wrong after a good step, its weights are kept.
+    // With other ranks that would need them all.
     if (world_->alone() && state_.step > saved_step_) save();
     throw;
   }
@@ -284,7 +283,6 @@ void Trainer::record(const JsonLine& line) {
 }
 
 // ---- the loop
-// ---------------------------------------------------------------------------------------------------
 
 ExitCode Trainer::loop() {
   if (at_end()) {
@@ -461,7 +459,6 @@ void Trainer::dump_gradients() {
 }
 
 // ---- stopping
-// ---------------------------------------------------------------------------------------------------
 
 // What this rank wants.
 StopWish Trainer::wish() const {

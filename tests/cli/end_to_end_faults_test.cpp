@@ -1,5 +1,5 @@
-// The executable as several ranks, when things go wrong: signals, lost and stopped ranks, full disks, bad
-// input.
+// The executable as several ranks, when things go wrong: signals, lost and stopped ranks,
+// full disks, bad input.
 #include <gtest/gtest.h>
 
 #include <chrono>

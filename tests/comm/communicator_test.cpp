@@ -86,7 +86,7 @@ TEST(Combine, Bf16RoundsOnce) {
   EXPECT_EQ(static_cast<float>(out), 258.0f);
 }
 
-// ---- failures: all other ranks end with code 71, in time, and name the culprit ----
+// ---- failures: all other ranks end with code 71, in time, and name the culprit
 
 constexpr int ranks = 4;
 constexpr int culprit = 2;

@@ -213,7 +213,6 @@ TEST(LlmcTokenizer, DamageIsNamed) {
 }
 
 // ---- With GPT-2's own files
-// ----------------------------------------------------------------------------------
 
 class Gpt2Files : public ::testing::Test {
  protected:

@@ -1,5 +1,5 @@
-// The order of the data: a bijection for every epoch, a pure function of (seed, k), the same however it is
-// read.
+// The order of the data: a bijection for every epoch, a pure function of (seed, k),
+// the same however it is read.
 #include "data/loader.h"
 
 #include <cmath>

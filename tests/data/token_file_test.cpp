@@ -91,8 +91,8 @@ TEST_F(TokenFile, DamageIsNamedWithTheArithmetic) {
   expect_contains(error_of([&] { open_token_file(dir_.path() / "no.bin", 1); }), "no.bin");
 }
 
-// A headerless file of 3 * 2^31 bytes, of which only a few are stored: with 65536 ids nothing need be
-// scanned.
+// A headerless file of 3 * 2^31 bytes, of which only a few are stored:
+// with 65536 ids nothing need be scanned.
 TEST_F(TokenFile, OffsetsBeyond32Bits) {
   const fs::path path = dir_.path() / "sparse.bin";
   const int64_t tokens = 3 * (int64_t{1} << 30);

@@ -141,16 +141,4 @@ uint32_t ballot(uint32_t mask, bool predicate, Site site) {
   return operation.result;
 }
 
-// PTX promises one lane, not which: it depends on the seed here.
-bool elect(Site site) {
-  WarpOperation operation;
-  operation.execute = [](WarpOperation* const*, uint32_t) {};
-  warp_collective(0xffffffffu, operation, site);
-  const Order order = options().order;
-  const int elected = order == Order::forward   ? 0
-                      : order == Order::reverse ? 31
-                                                : static_cast<int>(options().seed % 32);
-  return running_block().current->lane == elected;
-}
-
 }  // namespace hearth::emulator

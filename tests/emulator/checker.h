@@ -57,8 +57,8 @@ class Checker {
   void acquire(uint32_t barrier, int thread);  // a wait on it succeeded
   void proxy_fence(int thread);                // fence.proxy.async
   // The tensor core of a warpgroup is an actor with a clock of its own: the numbers of its operations.
-  // Operation `number` begins, issued by `warp`; returns the actor, to be named as the thread of its
-  // accesses.
+  // Operation `number` begins, issued by `warp`; returns the actor,
+  // to be named as the thread of its accesses.
   int begin_tensor_core(int warp, int64_t number);
   // `thread` waited for all operations before `number`.
   void wait_for_tensor_core(int thread, int64_t number);

@@ -25,8 +25,8 @@
 
 using namespace hearth::emulator;
 
-// Operations are asked again until they say that they are done: some wait for another stream or another
-// process.
+// Operations are asked again until they say that they are done:
+// some wait for another stream or another process.
 struct CUstream_st {
   std::deque<std::function<bool()>> queue;
   uint64_t enqueued = 0;
@@ -122,8 +122,8 @@ bool try_to_run(CUstream_st& stream, uint64_t position) {
   }
 }
 
-// Waits until `position` of the stream's operations are complete.  Other threads may use the runtime
-// meanwhile.
+// Waits until `position` of the stream's operations are complete.
+// Other threads may use the runtime meanwhile.
 void run_until(CUstream_st& stream, uint64_t position) {
   for (std::chrono::microseconds pause(50); !try_to_run(stream, position);
        pause = std::min(pause * 2, std::chrono::microseconds(1000)))

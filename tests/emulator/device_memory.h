@@ -34,8 +34,8 @@ class DeviceMemory {
   std::string describe(const void* address);
   size_t offset(const void* address) const { return static_cast<const char*>(address) - base_; }
   size_t used() const { return used_; }
-  // Only while kernels and copies run is device memory accessible: a host that touches it crashes, as with a
-  // GPU.
+  // Only while kernels and copies run is device memory accessible: a host that touches it crashes,
+  // as with a GPU.
   void open();
   void close();
 

@@ -26,11 +26,12 @@ struct Options {
   Order order = Order::forward;
   Async async = Async::lazy;
   uint64_t seed = 1;
-  bool poison =
-      true;  // NaN bits in shared memory at block start, in memory from cudaMalloc, in targets in flight
-  bool check = false;  // race detector; global memory only where kernels are compiled with -fsanitize=thread,
-                       // where it is on from the start
-  int threads = 2;     // OS threads over which blocks are distributed; 1 with `check`
+  // NaN bits in shared memory at block start, in memory from cudaMalloc, in targets in flight.
+  bool poison = true;
+  // Race detector; global memory only where kernels are compiled with -fsanitize=thread, where it is on from
+  // the start.
+  bool check = false;
+  int threads = 2;  // OS threads over which blocks are distributed; 1 with `check`
 
   // The device that is played.
   int capability = 90;       // 10 * major + minor

@@ -16,8 +16,8 @@ class Fiber {
   ~Fiber();
 
   // Makes the next switch_to() start `entry`, which must never return.  Whatever ran here is forgotten.
-  // `stagger` shifts the stack by some cache lines, so that equal frames of many fibers do not evict each
-  // other.
+  // `stagger` shifts the stack by some cache lines,
+  // so that equal frames of many fibers do not evict each other.
   void start(void (*entry)(), int stagger);
   bool on_stack(const void* address) const {
     const char* p = static_cast<const char*>(address);

@@ -27,8 +27,8 @@ bool is_thread_local(const void* address) {
   return reinterpret_cast<uintptr_t>(address) - (anchor - nearby) < 2 * nearby;
 }
 
-// What a thread may touch besides device memory: its own stack, its arguments, constants, the built-in
-// variables.
+// What a thread may touch besides device memory: its own stack, its arguments, constants,
+// the built-in variables.
 bool is_private(const Block& block, const void* address, bool write) {
   if (block.current->fiber.on_stack(address)) return true;
   if (write) return false;

@@ -70,37 +70,6 @@ TEST_P(Layout, StmatrixIsTheInverseOfLdmatrix) {
     }
 }
 
-__global__ void load_two_matrices(uint32_t* out, bool transposed) {
-  if (me() < 16) {
-    for (int column = 0; column < 8; ++column)
-      shared_store(shared_memory() + me() * 16 + column * 2, static_cast<uint16_t>(me() * 8 + column));
-  }
-  __syncwarp();
-  uint32_t r[2];
-  const SharedAddress row = shared_memory() + static_cast<SharedAddress>(me() % 16) * 16;
-  if (transposed)
-    ptx::ldmatrix_x2_trans(r, row);
-  else
-    ptx::ldmatrix_x2(r, row);
-  out[me() * 2] = r[0];
-  out[me() * 2 + 1] = r[1];
-}
-
-TEST_P(Layout, LdmatrixOfTwo) {
-  for (bool transposed : {false, true}) {
-    const DeviceArray<uint32_t> out(64);
-    launch(load_two_matrices, 1, 32, 256, nullptr, out.data(), transposed);
-    const auto r = out.to_host();
-    for (int lane = 0; lane < 32; ++lane)
-      for (int m = 0; m < 2; ++m) {
-        const int g = lane / 4, t = lane % 4;
-        const int low = transposed ? 8 * (2 * t) + g : 8 * g + 2 * t;
-        const int high = transposed ? 8 * (2 * t + 1) + g : 8 * g + 2 * t + 1;
-        ASSERT_EQ(r[lane * 2 + m], static_cast<uint32_t>((64 * m + low) | (64 * m + high) << 16));
-      }
-  }
-}
-
 // ---- mma.sync m16n8k16: one nonzero element of A and of B at a time says where each register's halves are.
 
 // Lane `lane_a` has a one in half `half_a` of register `register_a`, and so on; everything else is zero.
@@ -261,9 +230,9 @@ TEST(TensorMaps, BrokenRulesAreRefused) {
 
 // ---- wgmma: all operand orders against whole-number products; the accumulator table of the PTX ISA
 
-template <int n, bool a_mn_major, bool b_mn_major, bool a_in_registers>
+template <int n, bool a_mn_major, bool b_mn_major>
 __global__ void multiply_tiles(const __grid_constant__ TensorMap map_a,
-                               const __grid_constant__ TensorMap map_b, const bf16* a_rows, float* out) {
+                               const __grid_constant__ TensorMap map_b, float* out) {
   constexpr int k = 64;
   constexpr uint32_t bytes_a = 64 * k * 2, bytes_b = n * k * 2;
   const SharedAddress a = shared_memory(), b = a + bytes_a, barrier = b + bytes_b;
@@ -279,36 +248,15 @@ __global__ void multiply_tiles(const __grid_constant__ TensorMap map_a,
   __syncthreads();
   ptx::mbarrier_wait(barrier, 0);
   float d[n / 2];
-  uint32_t registers[k / 16][4];
   const int lane = lane_index();
-  if constexpr (a_in_registers)
-    for (int step = 0; step < k / 16; ++step)
-      for (int i = 0; i < 4; ++i) {
-        const int row = 16 * warp_index() + lane / 4 + 8 * (i % 2),
-                  column = 16 * step + lane % 4 * 2 + 8 * (i / 2);
-        registers[step][i] =
-            a_rows[row * k + column].bits | static_cast<uint32_t>(a_rows[row * k + column + 1].bits) << 16;
-      }
   ptx::wgmma_fence();
   for (int step = 0; step < k / 16; ++step) {
     const uint64_t descriptor_a = ptx::matrix_descriptor(a + step * (a_mn_major ? 2048 : 32), k * 128);
     const uint64_t descriptor_b = ptx::matrix_descriptor(b + step * (b_mn_major ? 2048 : 32), k * 128);
-    auto multiply = [&](auto& accumulator) {
-      if constexpr (a_in_registers) {
-        if constexpr (n == 64)
-          ptx::wgmma_m64n64k16<b_mn_major>(accumulator, registers[step], descriptor_b, step > 0);
-        if constexpr (n == 128)
-          ptx::wgmma_m64n128k16<b_mn_major>(accumulator, registers[step], descriptor_b, step > 0);
-      } else {
-        if constexpr (n == 64)
-          ptx::wgmma_m64n64k16<a_mn_major, b_mn_major>(accumulator, descriptor_a, descriptor_b, step > 0);
-        if constexpr (n == 128)
-          ptx::wgmma_m64n128k16<a_mn_major, b_mn_major>(accumulator, descriptor_a, descriptor_b, step > 0);
-        if constexpr (n == 256)
-          ptx::wgmma_m64n256k16<a_mn_major, b_mn_major>(accumulator, descriptor_a, descriptor_b, step > 0);
-      }
-    };
-    multiply(d);
+    if constexpr (n == 64)
+      ptx::wgmma_m64n64k16<a_mn_major, b_mn_major>(d, descriptor_a, descriptor_b, step > 0);
+    else
+      ptx::wgmma_m64n256k16<a_mn_major, b_mn_major>(d, descriptor_a, descriptor_b, step > 0);
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
@@ -328,18 +276,18 @@ std::vector<bf16> transposed(const std::vector<bf16>& x, int rows, int columns) 
   return out;
 }
 
-template <int n, bool a_mn_major, bool b_mn_major, bool a_in_registers = false>
+template <int n, bool a_mn_major, bool b_mn_major>
 void test_wgmma() {
   constexpr int m = 64, k = 64;
   const auto a = random_integers<bf16>(m * k, 15, 12), b = random_integers<bf16>(n * k, 15, 13);
-  const DeviceArray<bf16> stored_a(a_mn_major ? transposed(a, m, k) : a), rows_a(a);
+  const DeviceArray<bf16> stored_a(a_mn_major ? transposed(a, m, k) : a);
   const DeviceArray<bf16> stored_b(b_mn_major ? transposed(b, n, k) : b);
   const DeviceArray<float> out(m * n);
   const TensorMap map_a = kernels::make_tensor_map(stored_a.data(), 64, 64, 64, 64, 64);
   const TensorMap map_b = b_mn_major ? kernels::make_tensor_map(stored_b.data(), k, n, n, k, 64)
                                      : kernels::make_tensor_map(stored_b.data(), n, k, k, n, 64);
-  launch(multiply_tiles<n, a_mn_major, b_mn_major, a_in_registers>, 1, 128, (m + n) * k * 2 + 8, nullptr,
-         map_a, map_b, rows_a.data(), out.data());
+  launch(multiply_tiles<n, a_mn_major, b_mn_major>, 1, 128, (m + n) * k * 2 + 8, nullptr, map_a, map_b,
+         out.data());
   const auto d = out.to_host();
   for (int i = 0; i < m; ++i)
     for (int j = 0; j < n; ++j) {
@@ -355,15 +303,11 @@ TEST_P(Layout, WgmmaInAllOrders) {
   test_wgmma<64, true, false>();
   test_wgmma<64, false, true>();
   test_wgmma<64, true, true>();
-  test_wgmma<128, false, true>();
+  test_wgmma<256, true, false>();
+  test_wgmma<256, false, true>();
   test_wgmma<256, true, true>();
   test_wgmma<256, false, false>();
 }
-TEST_P(Layout, WgmmaWithAInRegisters) {
-  test_wgmma<64, false, false, true>();
-  test_wgmma<128, false, true, true>();
-}
-
 TEST(Tiles, LdmatrixMeetsNoBankConflicts) {
   using kernels::GemmTile, kernels::Product;
   const DeviceArray<bf16> a(random_integers<bf16>(128 * 128, 3, 1)),

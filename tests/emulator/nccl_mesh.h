@@ -35,8 +35,8 @@ class NcclMesh {
 
   // Waits for the others.  Throws what Gloo throws.
   void connect();
-  // All messages at once; returns when all have arrived, here and there.  Throws when a peer is lost, or
-  // aborted.
+  // All messages at once; returns when all have arrived, here and there.
+  // Throws when a peer is lost, or aborted.
   void exchange(const std::vector<NcclMessage>& messages);
   // From any thread.
   void abort();

@@ -22,8 +22,8 @@ enum class CopyBug {
   out_of_bounds
 };
 
-// out[i] = in[i], through a ring of 2 stages of `threads` floats, filled by the first warp 16 bytes at a
-// time.
+// out[i] = in[i], through a ring of 2 stages of `threads` floats,
+// filled by the first warp 16 bytes at a time.
 __global__ void copy_through_ring(const float* in, float* out, int tiles, CopyBug bug) {
   auto stage = [&](int tile) { return shared_memory() + static_cast<SharedAddress>(tile % 2) * threads * 4; };
   auto load = [&](int tile) {

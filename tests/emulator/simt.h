@@ -41,7 +41,6 @@ uint32_t shared_memory();  // address of the first byte of dynamic shared memory
 void block_barrier(Site site);                                  // __syncthreads
 void named_barrier(int id, int threads, bool wait, Site site);  // bar.sync, bar.arrive
 void warp_barrier(uint32_t mask, Site site);                    // __syncwarp
-bool elect(Site site);                                          // elect.sync of the whole warp
 void set_register_count(int count, Site site);                  // setmaxnreg
 [[noreturn]] void fail(const std::string& what, Site site);
 

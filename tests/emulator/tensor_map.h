@@ -23,8 +23,8 @@ struct TensorMap2d {
 // A function with cuTensorMapEncodeTiled's signature.
 void* tensor_map_encoder();
 
-// Shared addresses are permuted: address bits 4-6 are XORed with bits 7-9 (of which a narrower swizzle uses
-// fewer).
+// Shared addresses are permuted: address bits 4-6 are XORed with bits 7-9
+// (of which a narrower swizzle uses fewer).
 constexpr uint32_t swizzled(uint32_t address, Swizzle mode) {
   switch (mode) {
     case Swizzle::none:

@@ -134,8 +134,8 @@ bool in_flight(const WgmmaQueue& queue, const float* accumulator) {
                      [&](const WgmmaOperation& op) { return !op.done && op.accumulator[0] == accumulator; });
 }
 
-// Until the wait the registers hold NaN; what they held is kept aside, unless an earlier product will write
-// it.
+// Until the wait the registers hold NaN; what they held is kept aside,
+// unless an earlier product will write it.
 void hide_accumulators(const WgmmaQueue& queue, WgmmaOperation& op) {
   const int registers = op.columns / 2;
   const bool keep = !in_flight(queue, op.accumulator[0]);

@@ -32,7 +32,6 @@ std::unique_ptr<Tokenizer> small_gpt2() {
 }
 
 // ---- Seeds
-// ---------------------------------------------------------------------------------------------------
 
 std::vector<std::string> token_file_seeds() {
   const std::vector<uint16_t> narrow = {1, 2, 3, 99, 0, 7};
@@ -68,7 +67,6 @@ std::vector<std::string> text_seeds() {
 }
 
 // ---- Parsers
-// -------------------------------------------------------------------------------------------------
 
 void parse_token_file(std::string_view input, const fs::path& scratch) {
   const fs::path path = scratch / "tokens.bin";

@@ -1,8 +1,8 @@
 // kernels/attention*.cu against the reference in f64, on heads of a fused, padded activation.
 //
 // The allowed error is that of bf16 itself: `same_order` evaluates in f64 but rounds P, dS and the results to
-// bf16, as the kernels must, and a kernel may be at most twice as far from the reference (and 1.2 times on
-// average).
+// bf16, as the kernels must, and a kernel may be at most twice as far
+// from the reference (and 1.2 times on average).
 #include "kernels/device_array.h"
 
 #include <cmath>

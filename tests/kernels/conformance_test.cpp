@@ -35,10 +35,10 @@ uint32_t bits(float value) {
 int matrix_element(int matrix, int row, int column) {
   return 64 * matrix + (5 * row + matrix) % 8 * 8 + column;
 }
-Words ldmatrix(const Words& in, int matrices, bool trans) {
+Words ldmatrix(const Words& in, bool trans) {
   Words out;
   for (int lane = 0; lane < 32; ++lane)
-    for (int m = 0; m < matrices; ++m) {
+    for (int m = 0; m < 4; ++m) {
       const int g = lane / 4, t = lane % 4;
       const int low = trans ? matrix_element(m, 2 * t, g) : matrix_element(m, g, 2 * t);
       const int high = trans ? matrix_element(m, 2 * t + 1, g) : matrix_element(m, g, 2 * t + 1);
@@ -133,20 +133,14 @@ int tile_element(int mn, int k, bool mn_major) {
   return (mn_major ? mn / 64 * 64 * wgmma_k * 2 + box_byte(k, mn % 64, true) : box_byte(mn, k, true)) / 2;
 }
 struct Majors {
-  bool a_in_registers, a_mn, b_mn;
+  bool a_mn, b_mn;
 };
 Words wgmma(const Words& in, int n, Majors majors) {
   constexpr int b_first = 64 * wgmma_k;
   std::vector<float> a(64 * wgmma_k), b(static_cast<size_t>(n * wgmma_k));
   for (int m = 0; m < 64; ++m)
-    for (int k = 0; k < wgmma_k; ++k) {
-      // Registers: those of mma m16n8k16 for each 16 rows, one warp each; 16 words a thread.
-      const int lane = m % 8 * 4 + k % 8 / 2;
-      const int thread = m / 16 * 32 + lane;
-      const int word = 16 * thread + k / 16 * 4 + m / 8 % 2 + 2 * (k / 8 % 2);
-      a[static_cast<size_t>(m * wgmma_k + k)] =
-          number(in, majors.a_in_registers ? 2 * word + k % 2 : tile_element(m, k, majors.a_mn));
-    }
+    for (int k = 0; k < wgmma_k; ++k)
+      a[static_cast<size_t>(m * wgmma_k + k)] = number(in, tile_element(m, k, majors.a_mn));
   for (int j = 0; j < n; ++j)
     for (int k = 0; k < wgmma_k; ++k)
       b[static_cast<size_t>(j * wgmma_k + k)] = number(in, b_first + tile_element(j, k, majors.b_mn));
@@ -179,12 +173,11 @@ class Conformance : public ScheduledTest {
 INSTANTIATE_TEST_SUITE_P(, Conformance, every_schedule(), schedule_name);
 
 TEST_P(Conformance, InstructionsOfSm80) {
-  for (const bool trans : {false, true})
-    for (const int matrices : {2, 4}) {
-      const Record& r = at("ldmatrix_x" + std::to_string(matrices) + (trans ? "_trans" : ""));
-      EXPECT_EQ(r.output, ldmatrix(r.input, matrices, trans)) << r.name;
-      EXPECT_NE(r.output, ldmatrix(r.input, matrices, !trans)) << r.name;
-    }
+  for (const bool trans : {false, true}) {
+    const Record& r = at(trans ? "ldmatrix_x4_trans" : "ldmatrix_x4");
+    EXPECT_EQ(r.output, ldmatrix(r.input, trans)) << r.name;
+    EXPECT_NE(r.output, ldmatrix(r.input, !trans)) << r.name;
+  }
   EXPECT_EQ(at("mma_m16n8k16").output, mma(at("mma_m16n8k16").input));
   EXPECT_EQ(at("cp_async16").output, cp_async(at("cp_async16").input));
   const Record& barriers = at("bar_sync and bar_arrive");
@@ -206,10 +199,8 @@ TEST_P(Conformance, InstructionsOfSm80) {
 
 TEST_P(Conformance, StoresAndBarriersOfSm90) {
   EXPECT_EQ(at("stmatrix_x4").output, stmatrix(at("stmatrix_x4").input));
-  const Record& barriers = at("mbarrier and elect_one");
-  Words expected = handed_over(barriers.input);
-  expected.resize(160, 1);
-  EXPECT_EQ(barriers.output, expected);
+  const Record& barriers = at("mbarrier");
+  EXPECT_EQ(barriers.output, handed_over(barriers.input));
 }
 
 TEST_P(Conformance, TmaWithAndWithoutSwizzle) {
@@ -227,19 +218,14 @@ TEST_P(Conformance, TmaWithAndWithoutSwizzle) {
 // Also: no product comes out right when a major is taken for the other.
 TEST_P(Conformance, WgmmaInAllMajors) {
   for (const int n : conformance::wgmma_widths())
-    for (const bool a_in_registers : {false, true})
-      for (const bool a_mn : {false, true})
-        for (const bool b_mn : {false, true}) {
-          if (a_in_registers && a_mn) continue;
-          const char* a = a_in_registers ? "in registers" : a_mn ? "MN-major" : "K-major";
-          const Record& r =
-              at("wgmma_m64n" + std::to_string(n) + "k16 A " + a + ", B " + (b_mn ? "MN-major" : "K-major"));
-          EXPECT_EQ(r.output, wgmma(r.input, n, {a_in_registers, a_mn, b_mn})) << r.name;
-          EXPECT_NE(r.output, wgmma(r.input, n, {a_in_registers, a_mn, !b_mn})) << r.name;
-          if (!a_in_registers) {
-            EXPECT_NE(r.output, wgmma(r.input, n, {false, !a_mn, b_mn})) << r.name;
-          }
-        }
+    for (const bool a_mn : {false, true})
+      for (const bool b_mn : {false, true}) {
+        const Record& r = at("wgmma_m64n" + std::to_string(n) + "k16 A " + (a_mn ? "MN-major" : "K-major") +
+                             ", B " + (b_mn ? "MN-major" : "K-major"));
+        EXPECT_EQ(r.output, wgmma(r.input, n, {a_mn, b_mn})) << r.name;
+        EXPECT_NE(r.output, wgmma(r.input, n, {a_mn, !b_mn})) << r.name;
+        EXPECT_NE(r.output, wgmma(r.input, n, {!a_mn, b_mn})) << r.name;
+      }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // kernels/elementwise.cu, bit for bit against loops.
 #include "kernels/device_array.h"
 
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 
 namespace hearth::testing {
 namespace {
@@ -55,23 +55,6 @@ TEST_P(Elementwise, Add) {
   for (int64_t n : sizes) {
     test_add<float>(n);
     test_add<bf16>(n);
-  }
-}
-
-template <class T>
-void test_fill_and_copy(int64_t n) {
-  const DeviceArray<T> filled(n);
-  kernels::fill(filled.data(), 1.5f, n, nullptr);
-  expect_same_bits(filled.to_host(), std::vector<T>(static_cast<size_t>(n), T(1.5f)));
-  const auto x = random_normal<T>(n, 1.0f, 4);
-  const DeviceArray<T> from(x), to(n);
-  kernels::copy(from.data(), to.data(), n, nullptr);
-  expect_same_bits(to.to_host(), x);
-}
-TEST_P(Elementwise, FillAndCopy) {
-  for (int64_t n : sizes) {
-    test_fill_and_copy<float>(n);
-    test_fill_and_copy<bf16>(n);
   }
 }
 

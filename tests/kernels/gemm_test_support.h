@@ -214,8 +214,8 @@ inline double rounding(double x) {
   return x == 0 ? 0 : std::ldexp(1.02, std::ilogb(x) - 8);
 }
 
-// y must be gelu of the stored pre-activation; `pre` itself is exact or, with random numbers, within
-// rounding.
+// y must be gelu of the stored pre-activation; `pre` itself is exact or, with random numbers,
+// within rounding.
 inline void expect_gelu(const Matrix<bf16>& pre, const Matrix<bf16>& y) {
   for (int64_t i = 0; i < pre.rows; ++i)
     for (int64_t j = 0; j < pre.columns; ++j) {

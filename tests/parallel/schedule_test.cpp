@@ -149,7 +149,7 @@ TEST(Schedule, PrintsAsATable) {
             "bubble 33.3% of the ideal time; 1f1b, 2 stages, 3 microbatches\n");
 }
 
-// ---- the simulator finds what is wrong ----
+// ---- the simulator finds what is wrong
 
 std::string trouble_after(const std::function<void(Schedule&)>& spoil) {
   Schedule schedule = make_schedule(ScheduleKind::one_f_one_b, 3, 1, 5);

@@ -67,8 +67,8 @@ std::vector<BucketTensor> random_tensors(std::mt19937& random) {
   return tensors;
 }
 
-// Every row of every tensor has one place in one bucket, no two share one, and each part has what its rank
-// owns.
+// Every row of every tensor has one place in one bucket, no two share one,
+// and each part has what its rank owns.
 TEST(Buckets, EveryElementHasOnePlace) {
   std::mt19937 random(1);
   for (int round = 0; round < 500; ++round) {

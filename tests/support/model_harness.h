@@ -59,8 +59,8 @@ inline double cosine(const Values& a, const Values& b) {
   return dot / (norm_of(a) * norm_of(b));
 }
 
-// A model whose vocabulary is padded, with weights far enough from initialisation that every gradient is
-// large.
+// A model whose vocabulary is padded, with weights far enough from initialisation
+// that every gradient is large.
 struct Harness {
   Harness(Device& d, const ModelConfig& m, Precision precision, Recompute recompute = Recompute::none,
           int64_t rows = 2, int64_t time = 0, size_t logits_bytes = 0)
@@ -152,8 +152,8 @@ struct Harness {
     return n;
   }
 
-  // Rows [first, first + rows) of the batch through forward (and backward); returns the sum of the token
-  // losses.
+  // Rows [first, first + rows) of the batch through forward (and backward);
+  // returns the sum of the token losses.
   double run(int64_t first, int64_t rows, int64_t time, bool train) {
     const Microbatch batch{first, rows, time, train};
     const auto part = [&](const std::vector<int32_t>& all) {

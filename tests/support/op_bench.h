@@ -23,8 +23,8 @@ struct Setup {
   std::string name;
   DType compute = DType::f32;  // of the tested device
   std::vector<MakeDevice> devices;
-  bool bitwise =
-      false;  // the devices must agree bit for bit; otherwise the only one is held to the reference
+  // The devices must agree bit for bit; otherwise the only one is held to the reference.
+  bool bitwise = false;
   bool is_reference = false;
   // What the implementation asks for: channels, features and columns of the vocabulary are multiples of this.
   int64_t granule = 1;
@@ -32,8 +32,8 @@ struct Setup {
   bool rounds_probabilities = false;
   bool casts_to_f64 = true;
 };
-// Defined once per test program: the cpu's implementations in support/op_setups.cpp, the kernels' in
-// kernels/op_setups.cpp.
+// Defined once per test program: the cpu's implementations in support/op_setups.cpp,
+// the kernels' in kernels/op_setups.cpp.
 std::vector<Setup> setups();
 inline std::ostream& operator<<(std::ostream& out, const Setup& setup) {
   return out << setup.name;

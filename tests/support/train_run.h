@@ -27,8 +27,8 @@ inline Outcome train_run(const fs::path& run, const Words& more = {}) {
   return run_program(train_command(run, more));
 }
 
-// The objects of metrics.jsonl with this event.  Timing columns are removed, so that two runs can be
-// compared.
+// The objects of metrics.jsonl with this event.  Timing columns are removed,
+// so that two runs can be compared.
 inline std::vector<nlohmann::json> metrics(const fs::path& run, const std::string& event) {
   std::vector<nlohmann::json> found;
   const std::string content = read_file(run / "metrics.jsonl");

@@ -1,5 +1,5 @@
-// Checkpoints: what is saved comes back, whole or in any other pieces; equal states are equal bytes;
-// sentences.
+// Checkpoints: what is saved comes back, whole or in any other pieces;
+// equal states are equal bytes; sentences.
 #include "train/checkpoint.h"
 
 #include <algorithm>

@@ -175,7 +175,6 @@ TEST(Plan, TextSaysTheMemoryAsTheStartUpReportDoes) {
 }
 
 // ---- against reality
-// ---------------------------------------------------------------------------------------------
 
 std::vector<Layout> some_layouts() {
   return {

@@ -1,6 +1,6 @@
 // Loss, gradients and three optimizer steps of a tiny GPT against values that PyTorch computed in fp64
-// (tests/reference_values/tiny_gpt.json, made by tests/pytorch/frozen_gradients.py, which states the
-// formulas).
+// (tests/reference_values/tiny_gpt.json, made by tests/pytorch/frozen_gradients.py,
+// which states the formulas).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -122,8 +122,8 @@ TEST_P(PytorchParity, LossGradientsAndUpdates) {
         << "step " << step;
     if (step < 2) continue;
     for (const Parameter& p : runner.parameters().all()) {
-      // AdamW divides by the size of the gradient: a key bias, whose gradient is rounding noise, may go
-      // anywhere.
+      // AdamW divides by the size of the gradient: a key bias, whose gradient is rounding noise,
+      // may go anywhere.
       if (p.spec.name.find("attn.k.bias") != std::string::npos) continue;
       const json summary = with_size(p, "after_steps");
       expect_summary(testing::to_host(*device, p.weight), summary, bound, summary.at("norm"),

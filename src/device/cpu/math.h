@@ -62,8 +62,8 @@ constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23
 }
 
 // GELU in its tanh form (Hendrycks and Gimpel 2016).  With u = sqrt(2/pi) (x + 0.044715 x^3) and e =
-// exp(-2u), (1 + tanh u) / 2 is s = 1 / (1 + e), so gelu(x) = x s; and s (1 - s) is e s^2, which loses no
-// digits.
+// exp(-2u), (1 + tanh u) / 2 is s = 1 / (1 + e), so gelu(x) = x s; and s (1 - s) is e s^2,
+// which loses no digits.
 struct GeluParts {
   static constexpr double two_c = 2 * 0.79788456080286535588;
   static constexpr double a = 0.044715;

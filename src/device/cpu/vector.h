@@ -1,5 +1,5 @@
-// Register-sized vectors of floats as values, for kernels that block by hand: loads, stores and the
-// transpose.
+// Register-sized vectors of floats as values, for kernels that block by hand:
+// loads, stores and the transpose.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@
 
 #include "base/error.h"
 #include "device/cuda/gemm_engine.h"
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 #include "kernels/unfused.h"
 
 namespace hearth::cuda {

@@ -7,9 +7,9 @@
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
-#include "kernels/kernels.h"
 #include "kernels/residual_norm.h"
 
 namespace hearth::cuda {
@@ -99,7 +99,6 @@ size_t CudaOps::workspace_bytes(const OpSizes& sizes) const {
 }
 
 // ---- linear
-// -----------------------------------------------------------------------------------------------------
 
 void CudaOps::linear_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
                              Activation activation, const Tensor& pre) {
@@ -135,7 +134,6 @@ void CudaOps::gelu_forward(const Tensor& pre, const Tensor& y) {
 }
 
 // ---- residual stream and layernorm
-// ------------------------------------------------------------------------------
 
 void CudaOps::residual_norm_forward(const ResidualNorm& p) {
   kernels::ResidualNorm k;
@@ -184,7 +182,6 @@ void CudaOps::residual_norm_backward(const ResidualNormBackward& p) {
 }
 
 // ---- attention
-// --------------------------------------------------------------------------------------------------
 
 void CudaOps::attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                 const Tensor& lse) {
@@ -210,7 +207,6 @@ void CudaOps::attention_decode(const Tensor& q, const Tensor& k, const Tensor& v
 }
 
 // ---- embeddings
-// -------------------------------------------------------------------------------------------------
 
 void CudaOps::embed_tokens(const Tensor& tokens, const Tensor& table, int64_t vocab_start,
                            const Tensor& out) {
@@ -237,7 +233,6 @@ void CudaOps::embed_positions_backward(const Tensor& d, const Tensor& positions,
 }
 
 // ---- loss
-// -------------------------------------------------------------------------------------------------------
 
 void CudaOps::cross_entropy_statistics(const Tensor& logits, const Tensor& targets, const VocabShard& shard,
                                        const Tensor& stats) {
@@ -257,7 +252,6 @@ void CudaOps::cross_entropy_finish(const Tensor& logits, const Tensor& targets, 
 }
 
 // ---- optimizer and element-wise
-// ---------------------------------------------------------------------------------
 
 void CudaOps::sum_of_squares(const Tensor& x, const Tensor& total) {
   check(x.contiguous(), "sum over a tensor with gaps");

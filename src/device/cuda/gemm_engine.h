@@ -2,9 +2,7 @@
 //
 // Both engines take the same arguments and give the same results but for rounding: cuBLASLt, unless it
 // refuses the epilogue, applies gelu to the fp32 pre-activation, the native engine to the bf16 one that is
-// stored.  So its y differs from gelu(pre) by up to 1.13 |pre| / 512 before it is rounded itself, and
-// train.recompute = "selective", which computes gelu(pre) again, changes the last bits of a run with cuBLASLt
-// (with "native" none).
+// stored.  So its y differs from gelu(pre) by up to 1.13 |pre| / 512 before it is rounded itself.
 #pragma once
 
 #include <memory>

@@ -220,8 +220,8 @@ TEST_P(GpuFailure, PeerWithAnErrorOfItsOwn) {
   expect_blamed(results, "shard 7 is torn", 3, ExitCode::data);
 }
 
-// With counts or operations that differ nobody waits for ever, and nobody goes on.  (Staging inherits
-// Gloo's.)
+// With counts or operations that differ nobody waits for ever, and nobody goes on.
+// (Staging inherits Gloo's.)
 TEST(NcclFailure, CallsThatDiffer) {
   const std::function<void(Communicator&, const Tensor&)> calls[] = {
       [](Communicator& group, const Tensor& x) { group.all_reduce(x.rows(0, 19'999), Reduce::sum).wait(); },

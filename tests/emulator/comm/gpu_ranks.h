@@ -1,5 +1,5 @@
-// Ranks with emulated GPUs: processes with a control plane, a device each, and a communicator over all of
-// them.
+// Ranks with emulated GPUs: processes with a control plane, a device each,
+// and a communicator over all of them.
 #pragma once
 
 #include <functional>

@@ -24,27 +24,23 @@ __device__ __forceinline__ void dump_shared(uint32_t* words, SharedAddress from,
 
 // ---- sm_80
 
-// in: four matrices of 8 rows of 16 bytes; out: register m of lane l at 4 l + m (2 l + m for two matrices).
+// in: four matrices of 8 rows of 16 bytes; out: register m of lane l at 4 l + m.
 // The rows of matrix m are given in the order (5 r + m) % 8.
 __device__ __forceinline__ SharedAddress matrix_row(int lane) {
   const int matrix = lane / 8;
   return shared_memory() + matrix * 128 + (5 * (lane % 8) + matrix) % 8 * 16;
 }
-template <int matrices, bool trans>
+template <bool trans>
 __global__ void ldmatrix_kernel(const uint32_t* in, uint32_t* out) {
   fill_shared(shared_memory(), in, 128);
-  uint32_t r[matrices];
-  const SharedAddress row = matrix_row(lane_index() % (8 * matrices));
-  if constexpr (matrices == 4 && trans)
+  uint32_t r[4];
+  const SharedAddress row = matrix_row(lane_index());
+  if constexpr (trans)
     ptx::ldmatrix_x4_trans(r, row);
-  else if constexpr (matrices == 4)
-    ptx::ldmatrix_x4(r, row);
-  else if constexpr (trans)
-    ptx::ldmatrix_x2_trans(r, row);
   else
-    ptx::ldmatrix_x2(r, row);
-  for (int m = 0; m < matrices; ++m)
-    out[matrices * lane_index() + m] = r[m];
+    ptx::ldmatrix_x4(r, row);
+  for (int m = 0; m < 4; ++m)
+    out[4 * lane_index() + m] = r[m];
 }
 
 // in: per lane a[4], b[2], d[4] (floats' bits); out: d[4] per lane.
@@ -121,7 +117,7 @@ __global__ void stmatrix_kernel(const uint32_t* in, uint32_t* out) {
   dump_shared(out, shared_memory(), 128);
 }
 
-// As named_barrier_kernel, with mbarriers whose phases alternate; and the number of elected lanes, per lane.
+// As named_barrier_kernel, with mbarriers whose phases alternate.
 __global__ void mbarrier_kernel(const uint32_t* in, uint32_t* out) {
   const SharedAddress full = shared_memory(), empty = full + 8;
   const int lane = lane_index();
@@ -143,8 +139,6 @@ __global__ void mbarrier_kernel(const uint32_t* in, uint32_t* out) {
       ptx::mbarrier_arrive(empty);
     }
   }
-  const uint32_t elected = warp_sum<uint32_t>(ptx::elect_one() ? 1 : 0);
-  if (warp_index() == 0) out[128 + lane] = elected;
 }
 
 constexpr int box_bytes = TmaShape::box_rows * TmaShape::box_columns * 2;
@@ -153,7 +147,6 @@ constexpr int box_bytes = TmaShape::box_rows * TmaShape::box_columns * 2;
 __global__ void tma_load_kernel(const __grid_constant__ TensorMap map, Corner corner, uint32_t* out) {
   const SharedAddress box = shared_memory(), full = box + box_bytes;
   if (threadIdx.x == 0) {
-    ptx::prefetch_tensor_map(map);
     ptx::mbarrier_init(full, 1);
     ptx::fence_mbarrier_init();
   }
@@ -175,33 +168,19 @@ __global__ void tma_store_kernel(const __grid_constant__ TensorMap map, Corner c
     ptx::tma_store_2d(map, shared_memory(), corner.column, corner.row);
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
-    ptx::bulk_wait<0>();
   }
 }
 
 template <int n, bool a_mn, bool b_mn>
 __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t a, uint64_t b, bool accumulate) {
   if constexpr (n == 64) ptx::wgmma_m64n64k16<a_mn, b_mn>(d, a, b, accumulate);
-  if constexpr (n == 96) ptx::wgmma_m64n96k16<a_mn, b_mn>(d, a, b, accumulate);
-  if constexpr (n == 128) ptx::wgmma_m64n128k16<a_mn, b_mn>(d, a, b, accumulate);
-  if constexpr (n == 192) ptx::wgmma_m64n192k16<a_mn, b_mn>(d, a, b, accumulate);
   if constexpr (n == 256) ptx::wgmma_m64n256k16<a_mn, b_mn>(d, a, b, accumulate);
-}
-template <int n, bool b_mn>
-__device__ __forceinline__ void multiply(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b,
-                                         bool accumulate) {
-  if constexpr (n == 64) ptx::wgmma_m64n64k16<b_mn>(d, a, b, accumulate);
-  if constexpr (n == 96) ptx::wgmma_m64n96k16<b_mn>(d, a, b, accumulate);
-  if constexpr (n == 128) ptx::wgmma_m64n128k16<b_mn>(d, a, b, accumulate);
-  if constexpr (n == 192) ptx::wgmma_m64n192k16<b_mn>(d, a, b, accumulate);
-  if constexpr (n == 256) ptx::wgmma_m64n256k16<b_mn>(d, a, b, accumulate);
 }
 
 constexpr int a_words = 64 * wgmma_k / 2;
 
-// in: the tiles of A and B as they lie in shared memory (`a_in_registers`: A's four registers for each k
-// step, thread after thread); out: the n/2 accumulators, thread after thread.
-template <int n, bool a_in_registers, bool a_mn, bool b_mn>
+// in: the tiles of A and B as they lie in shared memory; out: the n/2 accumulators, thread after thread.
+template <int n, bool a_mn, bool b_mn>
 __global__ void __launch_bounds__(128, 1) wgmma_kernel(const uint32_t* in, uint32_t* out) {
   const SharedAddress a_tile = shared_memory();
   const SharedAddress b_tile = a_tile + 4 * a_words;
@@ -210,21 +189,15 @@ __global__ void __launch_bounds__(128, 1) wgmma_kernel(const uint32_t* in, uint3
   ptx::fence_proxy_async();
   __syncthreads();
   float d[n / 2];
-  uint32_t a[wgmma_k / 16][4];
   for (int i = 0; i < n / 2; ++i)
     d[i] = -1;  // the first step does not accumulate
-  for (int i = 0; i < wgmma_k / 4; ++i)
-    a[i / 4][i % 4] = in[wgmma_k / 4 * threadIdx.x + i];
   constexpr uint32_t panel_bytes = 64 * wgmma_k * 2;
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < wgmma_k / 16; ++step) {
     const uint64_t a_at = ptx::matrix_descriptor(a_tile + step * (a_mn ? 2048 : 32), panel_bytes);
     const uint64_t b_at = ptx::matrix_descriptor(b_tile + step * (b_mn ? 2048 : 32), panel_bytes);
-    if constexpr (a_in_registers)
-      multiply<n, b_mn>(d, a[step], b_at, step > 0);
-    else
-      multiply<n, a_mn, b_mn>(d, a_at, b_at, step > 0);
+    multiply<n, a_mn, b_mn>(d, a_at, b_at, step > 0);
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
@@ -353,22 +326,18 @@ void Runner::wgmma() {
     record("wgmma_m64n" + std::to_string(n) + "k16 " + majors, kernel, 128, shared,
            integers(a_words + b_words), 64 * n);
   };
-  one("A K-major, B K-major", wgmma_kernel<n, false, false, false>);
-  one("A K-major, B MN-major", wgmma_kernel<n, false, false, true>);
-  one("A MN-major, B K-major", wgmma_kernel<n, false, true, false>);
-  one("A MN-major, B MN-major", wgmma_kernel<n, false, true, true>);
-  one("A in registers, B K-major", wgmma_kernel<n, true, false, false>);
-  one("A in registers, B MN-major", wgmma_kernel<n, true, false, true>);
+  one("A K-major, B K-major", wgmma_kernel<n, false, false>);
+  one("A K-major, B MN-major", wgmma_kernel<n, false, true>);
+  one("A MN-major, B K-major", wgmma_kernel<n, true, false>);
+  one("A MN-major, B MN-major", wgmma_kernel<n, true, true>);
 }
 
 }  // namespace
 
 std::vector<Record> run(bool hopper) {
   Runner r;
-  r.record("ldmatrix_x4", ldmatrix_kernel<4, false>, 32, 512, r.words(128), 128);
-  r.record("ldmatrix_x4_trans", ldmatrix_kernel<4, true>, 32, 512, r.words(128), 128);
-  r.record("ldmatrix_x2", ldmatrix_kernel<2, false>, 32, 512, r.words(128), 64);
-  r.record("ldmatrix_x2_trans", ldmatrix_kernel<2, true>, 32, 512, r.words(128), 64);
+  r.record("ldmatrix_x4", ldmatrix_kernel<false>, 32, 512, r.words(128), 128);
+  r.record("ldmatrix_x4_trans", ldmatrix_kernel<true>, 32, 512, r.words(128), 128);
   r.record("mma_m16n8k16", mma_kernel, 32, 0, r.for_mma(), 128);
   r.record("cp_async16", cp_async_kernel, 32, 1024, r.words(320), 256);
   r.record("cvt_bf16", convert_kernel, 256, 0, r.for_conversion(), 512);
@@ -376,13 +345,10 @@ std::vector<Record> run(bool hopper) {
   r.record("bar_sync and bar_arrive", named_barrier_kernel, 64, 128, r.words(128), 128);
   if (!hopper) return std::move(r.records);
   r.record("stmatrix_x4", stmatrix_kernel, 32, 512, r.words(128), 128);
-  r.record("mbarrier and elect_one", mbarrier_kernel, 64, 256, r.words(128), 160);
+  r.record("mbarrier", mbarrier_kernel, 64, 256, r.words(128), 128);
   r.tma(false);
   r.tma(true);
   r.wgmma<64>();
-  r.wgmma<96>();
-  r.wgmma<128>();
-  r.wgmma<192>();
   r.wgmma<256>();
   return std::move(r.records);
 }

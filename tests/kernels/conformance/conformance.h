@@ -37,7 +37,7 @@ inline const std::vector<Corner>& tma_corners() {
 
 // N of the wgmma records.
 inline const std::vector<int>& wgmma_widths() {
-  static const std::vector<int> widths = {64, 96, 128, 192, 256};
+  static const std::vector<int> widths = {64, 256};
   return widths;
 }
 // A product of the wgmma records has k = 64 in four steps: A is one tile of 64 x 64, B one of N x 64.
