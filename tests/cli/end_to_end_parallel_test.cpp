@@ -4,39 +4,19 @@
 #include <cmath>
 #include <cstring>
 
+#include "support/curves.h"
 #include "support/launch_run.h"
 
 namespace hearth {
 namespace {
 
 using testing::checkpoint_files;
+using testing::expect_same_curve;
 using testing::layout_run;
 using testing::metrics;
 using testing::Outcome;
 using testing::RankLayout;
 using testing::Words;
-
-// Steps and evaluations of both runs agree: numbers within `tolerance`, relative, everything else exactly.
-void expect_same_curve(const fs::path& run, const fs::path& expected, double tolerance,
-                       const std::string& what) {
-  for (const char* event : {"step", "eval"}) {
-    const auto got = metrics(run, event);
-    const auto want = metrics(expected, event);
-    ASSERT_EQ(got.size(), want.size()) << what << ", " << event;
-    for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_EQ(got[i].size(), want[i].size());
-      for (const auto& [key, value] : want[i].items()) {
-        if (key != "loss" && key != "grad_norm" && key != "val_loss") {
-          EXPECT_EQ(got[i].at(key), value) << what << ", " << key;
-          continue;
-        }
-        const double number = value.get<double>();
-        EXPECT_NEAR(got[i].at(key).get<double>(), number, tolerance * std::abs(number))
-            << what << ", " << event << " " << want[i].at("step") << ", " << key;
-      }
-    }
-  }
-}
 
 class Layouts : public ::testing::TestWithParam<RankLayout> {};
 

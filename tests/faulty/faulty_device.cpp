@@ -70,7 +70,7 @@ std::string cuda_build() {
   return "a faulty CPU";
 }
 
-std::optional<std::string> cuda_unavailable() {
+std::optional<std::string> cuda_unavailable(int) {
   return std::nullopt;
 }
 

@@ -12,6 +12,12 @@ namespace {
 using nccl::Result;
 using std::chrono::milliseconds;
 
+// What this rank did wrong, and what other ranks or the network did.
+ExitCode code_of(Result result) {
+  const bool own_fault = result == Result::unhandled_cuda_error || result == Result::invalid_usage;
+  return own_fault ? ExitCode::device : ExitCode::peer;
+}
+
 // The control plane notices a silent rank after its timeout, and knows its name: it goes first.
 constexpr milliseconds margin{2'000};
 // How long an error waits for the control plane to say whose fault it is.
@@ -169,8 +175,7 @@ void NcclSession::call(const std::string& what, Clock::time_point deadline, nccl
     }
   }
   if (result == Result::success) return;
-  const bool own_fault = result == Result::unhandled_cuda_error || result == Result::invalid_usage;
-  fail(own_fault ? ExitCode::device : ExitCode::peer, what, why);
+  fail(code_of(result), what, why);
 }
 
 // Before: the compute stream's work so far; after: what waits for the request.
@@ -255,7 +260,7 @@ void NcclSession::look_for_errors() {
     const std::lock_guard lock(mutex_);
     if (!flights_.empty()) what = flights_.front().what();
   }
-  fail(found == Result::unhandled_cuda_error ? ExitCode::device : ExitCode::peer, what, why);
+  fail(code_of(found), what, why);
 }
 
 // The stream works on the first flight only.
