@@ -2,7 +2,9 @@
 // full disks, bad input.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iostream>
 #include <random>
 #include <thread>
 
@@ -122,10 +124,12 @@ class EndlessRun {
   Process& process() { return *process_; }
 
   // The run ends within `limit` seconds with a last line that names the rank, and nothing is left of it.
-  void expect_end(int rank, pid_t pid, double limit, int code) {
+  // Gives the seconds that it took.
+  double expect_end(int rank, pid_t pid, double limit, int code) {
     const Clock::time_point start = Clock::now();
     const Outcome outcome = process_->finish(limit + 10);
-    EXPECT_LT(seconds_since(start), limit) << outcome.output;
+    const double seconds = seconds_since(start);
+    EXPECT_LT(seconds, limit) << outcome.output;
     EXPECT_EQ(outcome.code, code) << outcome.output;
     const std::string line = last_line(outcome.output);
     EXPECT_TRUE(line.starts_with("launch: ")) << outcome.output;
@@ -133,6 +137,7 @@ class EndlessRun {
     EXPECT_NE(line.find(who), std::string::npos) << who << " is not named in the last line: " << line;
     EXPECT_EQ(testing::processes_with(run_.string()), 0) << outcome.output;
     EXPECT_NO_THROW(listen_on(port_)) << "the port is still taken";
+    return seconds;
   }
 
  private:
@@ -141,13 +146,14 @@ class EndlessRun {
   int port_ = 0;
 };
 
-// HEARTH_KILL_TRIALS asks for more.
+// HEARTH_KILL_TRIALS asks for more, and for their times.
 TEST(LostRank, AnyRankAtAnyMomentEndsTheRun) {
   TempDir dir;
   const char* wanted = std::getenv("HEARTH_KILL_TRIALS");
   const int trials = wanted ? std::stoi(wanted) : 8;
   std::mt19937 random(7);
   const RankLayout layouts[] = {testing::data3(), testing::tensor2(), testing::pipeline2()};
+  std::vector<double> seconds;
   for (int trial = 0; trial < trials; ++trial) {
     const RankLayout& layout = layouts[trial % std::size(layouts)];
     EndlessRun run(layout, dir / std::to_string(trial));
@@ -156,8 +162,12 @@ TEST(LostRank, AnyRankAtAnyMomentEndsTheRun) {
     const pid_t pid = run.ranks().at(rank);
     ::kill(pid, SIGKILL);
     SCOPED_TRACE(text("trial ", trial, ": ", layout.name, ", rank ", rank));
-    run.expect_end(rank, pid, 3, 137);
+    seconds.push_back(run.expect_end(rank, pid, 3, 137));
   }
+  std::sort(seconds.begin(), seconds.end());
+  if (wanted && !seconds.empty())
+    std::cout << trials << " ends after " << seconds.front() << " to " << seconds.back() << " s, median "
+              << seconds[seconds.size() / 2] << " s\n";
 }
 
 // The last line says what the lost rank was doing, and in which operation another one waited for it.

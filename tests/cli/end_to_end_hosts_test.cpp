@@ -2,8 +2,10 @@
 // when the cable between them breaks.  Skipped where namespaces are not allowed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 
+#include "base/error.h"
 #include "support/curves.h"
 #include "support/launch_run.h"
 #include "support/two_hosts.h"
@@ -46,7 +48,8 @@ class Hosts : public ::testing::Test {
 
   Words hand(int rank, const Words& train) const {
     Words words = by_hand(rank, world, 29500, train, "node1");
-    words.insert(words.begin() + 1, "LOCAL_RANK=" + std::to_string(rank % ranks_per_host));
+    std::replace(words.begin(), words.end(), text("LOCAL_RANK=", rank),
+                 text("LOCAL_RANK=", rank % ranks_per_host));
     return hosts_->on(host_of(rank), words);
   }
 
@@ -109,8 +112,31 @@ TEST_F(Hosts, ALostCableEndsBothSides) {
     const std::string other_host = host_of(rank) == 1 ? "(node2, pid " : "(node1, pid ";
     EXPECT_NE(line.find("rank "), std::string::npos) << line;
     EXPECT_NE(line.find(other_host), std::string::npos) << "rank " << rank << ": " << outcome.output;
-    std::cout << "rank " << rank << " after " << passed.count() << " s: " << line;
   }
+}
+
+// The side with rank 0 says who is missing, the other one whom it cannot reach.
+TEST_F(Hosts, AnUnreachableMasterIsSaidOnBothSides) {
+  hosts_->cut_cable();
+  ASSERT_EQ(hosts_->problem(), "");
+  const auto start = std::chrono::steady_clock::now();
+  const Words train = train_on_hosts(dir_ / "run", {"--parallel.init_timeout=2"});
+  std::vector<Words> commands;
+  for (int rank = 0; rank < world; ++rank)
+    commands.push_back(hand(rank, train));
+  const std::vector<Outcome> outcomes = testing::run_together(commands);
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(passed.count(), 2 + 5);
+  for (int rank = 0; rank < world; ++rank) {
+    const Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+    EXPECT_EQ(outcome.code, 71) << "rank " << rank << ": " << outcome.output;
+    const std::string line = last_line(outcome.output);
+    const std::string expected = host_of(rank) == 1
+                                     ? "ranks 2, 3"
+                                     : text("rank ", rank, " on node2 cannot reach rank 0 at node1:29500");
+    EXPECT_NE(line.find(expected), std::string::npos) << "rank " << rank << ": " << outcome.output;
+  }
+  EXPECT_FALSE(fs::exists(dir_ / "run"));
 }
 
 }  // namespace

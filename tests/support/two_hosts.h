@@ -27,10 +27,13 @@ class TwoHosts {
   }
 
   TwoHosts() {
-    std::ofstream(dir_ / "hosts") << "127.0.0.1 localhost\n10.77.0.1 node1\n10.77.0.2 node2\n";
     for (const int number : {1, 2}) {
-      const std::string start = "hostname node" + std::to_string(number) + " && mount --bind '" +
-                                (dir_ / "hosts").string() +
+      // As on Debian, a host's own name leads to the loopback, which is no address for the other host.
+      // (192.168, because Gloo lets the smaller of two addresses listen: a loopback is then noticed.)
+      const std::string hosts = (dir_ / ("hosts" + std::to_string(number))).string();
+      std::ofstream(hosts) << "127.0.0.1 localhost\n127.0.1.1 node" << number << "\n192.168.77." << 3 - number
+                           << " node" << 3 - number << "\n";
+      const std::string start = "hostname node" + std::to_string(number) + " && mount --bind '" + hosts +
                                 "' /etc/hosts && ip link set lo up && echo up && exec sleep 300";
       holders_.push_back(
           std::make_unique<Process>(Words{"unshare", "--net", "--uts", "--mount", "sh", "-c", start}));
@@ -39,7 +42,7 @@ class TwoHosts {
     const std::string second = std::to_string(holders_[1]->pid());
     ip(1, {"link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", second});
     for (const int number : {1, 2}) {
-      ip(number, {"address", "add", "10.77.0." + std::to_string(number) + "/24", "dev", "cable"});
+      ip(number, {"address", "add", "192.168.77." + std::to_string(number) + "/24", "dev", "cable"});
       ip(number, {"link", "set", "cable", "up"});
     }
   }
