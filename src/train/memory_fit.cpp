@@ -18,19 +18,21 @@ std::vector<Recompute> policies_from(Recompute first) {
   return policies;
 }
 
-// Microbatches, from the configured one down, that divide a rank's share of the batch.
-std::vector<int64_t> microbatches_from(int64_t largest, int64_t share) {
+// Microbatches, from the configured one down, that divide a rank's share of the batch into a number that the
+// schedule takes.
+std::vector<int64_t> microbatches_from(const RunConfig& config, const Grid& grid) {
+  const int64_t share = config.train.batch / grid.size(Axis::data);
+  const int64_t multiple = config.parallel.schedule == "interleaved" ? grid.size(Axis::pipeline) : 1;
   std::vector<int64_t> sizes;
-  for (int64_t rows = largest; rows >= 1; --rows)
-    if (share % rows == 0) sizes.push_back(rows);
+  for (int64_t rows = micro_batch_of(config.train); rows >= 1; --rows)
+    if (share % rows == 0 && share / rows % multiple == 0) sizes.push_back(rows);
   return sizes;
 }
 
 }  // namespace
 
 std::string smaller_run(const RunConfig& config, const Grid& grid, uint64_t free, const Device* device) {
-  const int64_t share = config.train.batch / grid.size(Axis::data);
-  for (const int64_t rows : microbatches_from(micro_batch_of(config.train), share)) {
+  for (const int64_t rows : microbatches_from(config, grid)) {
     for (const Recompute policy : policies_from(config.train.recompute)) {
       RunConfig smaller = config;
       smaller.train.micro_batch = rows;

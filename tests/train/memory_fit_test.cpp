@@ -19,8 +19,8 @@ RunConfig config_of(int64_t batch, Recompute recompute = Recompute::none) {
   return config;
 }
 
-uint64_t bytes_of(const RunConfig& config) {
-  return StepRunner::plan(config, Grid()).total();
+uint64_t bytes_of(const RunConfig& config, const Grid& grid = Grid()) {
+  return StepRunner::plan(config, grid).total();
 }
 
 TEST(MemoryFit, MoreRecomputationIsProposedBeforeASmallerMicrobatch) {
@@ -49,6 +49,18 @@ TEST(MemoryFit, ThenSmallerMicrobatchesThatDivideTheBatch) {
                 .find("train.micro_batch = 1 and "
                       "train.recompute = \"block\" would need"),
             0u);
+}
+
+// Two interleaved stages take an even number of microbatches: 20 = 4 x 5 or 10 x 2, but not 5 x 4.
+TEST(MemoryFit, InterleavedStagesKeepTheirMultiple) {
+  RunConfig config = config_of(20, Recompute::block);
+  config.model.layers = 4;
+  config.train.micro_batch = 5;
+  config.parallel.pipeline = 2;
+  config.parallel.schedule = "interleaved";
+  config.parallel.virtual_stages = 2;
+  const Grid grid(1, 1, 2, 0);
+  EXPECT_EQ(smaller_run(config, grid, bytes_of(config, grid) - 1).find("train.micro_batch = 2 would"), 0u);
 }
 
 TEST(MemoryFit, ThenMoreRanks) {
