@@ -55,7 +55,6 @@ std::vector<uint64_t> gathered(Device& device, Communicator& group, const std::v
   const Tensor out(buffer.data(), DType::i64, {n * group.size()});
   const Tensor own = out.rows(n * group.rank(), n);
   device.copy_in(own, mine.data());
-  device.synchronize();
   group.all_gather(own, out).wait();
   device.copy_out(all.data(), out);
   return all;
@@ -139,7 +138,6 @@ class Search {
     const Buffer buffer(device_, sizeof value);
     const Tensor shared(buffer.data(), DType::i64, {1});
     device_.copy_in(shared, &value);
-    device_.synchronize();
     groups_.all_reduce(shared, Reduce::max);
     device_.copy_out(&value, shared);
     return value;

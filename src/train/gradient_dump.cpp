@@ -41,7 +41,6 @@ void dump_gradients(const fs::path& file, const std::vector<ParamSpec>& table, P
     const Buffer buffer(device, whole.size());
     const Tensor sum(buffer.data(), type, {spec.shape.elements()});
     device.copy_in(sum, whole.data());
-    device.synchronize();
     groups.all_reduce(sum, Reduce::sum);
     device.copy_out(whole.data(), sum);
     if (leader) wholes.push_back(std::move(whole));
